@@ -93,7 +93,7 @@ class Buffers:
     x: Tensor
     logits: Tensor
     weights: Tensor
-    ticket: Tensor
+    tickets: Tensor
     mixed: Tensor
     y: Tensor
 
@@ -102,9 +102,9 @@ class Buffers:
         """Empty ones but for x."""
         return cls(
             x=torch.randn(1, shape.hidden, device=DEVICE).half(),
-            logits=torch.zeros(shape.experts, device=DEVICE),
-            weights=torch.zeros(shape.slots, device=DEVICE),
-            ticket=torch.zeros(1, dtype=torch.int32, device=DEVICE),
+            logits=torch.zeros(1, shape.experts, device=DEVICE),
+            weights=torch.zeros(1, shape.slots, device=DEVICE),
+            tickets=torch.zeros(1, dtype=torch.int32, device=DEVICE),
             mixed=torch.zeros(shape.slots, shape.inner, dtype=torch.float16, device=DEVICE),
             y=torch.zeros(shape.slots, shape.hidden, device=DEVICE),
         )
@@ -112,7 +112,7 @@ class Buffers:
     def layer(self, kernels: Kernels, shape: Shape, *, quantized: bool) -> Layer:
         """A layer of random weights. It keeps its own choice."""
         router = (torch.randn(shape.experts, shape.hidden, device=DEVICE) * shape.hidden**-0.5).half()
-        chosen = torch.arange(shape.slots, dtype=torch.int32, device=DEVICE)
+        chosen = torch.arange(shape.slots, dtype=torch.int32, device=DEVICE).view(1, -1)
         route = kernels.route(
             self.x,
             router,
@@ -120,7 +120,7 @@ class Buffers:
             logits=self.logits,
             chosen=chosen,
             weights=self.weights,
-            ticket=self.ticket,
+            tickets=self.tickets,
         )
         if quantized:
             downs, gates = packed_experts(shape)

@@ -1,11 +1,13 @@
 """The decode step of architectures of every kind in their published sizes, random weights in 4 bits, on a GPU.
 
     python -m benchmarks.families [NAME ...]
+    python -m benchmarks.families --rows [NAME ...]
     python -m benchmarks.families --prompts [NAME ...]
 
 Of large models some layers stand for all: a step's time grows by each of them alike. Beside the time of a step, without
 the sampler and behind 128 cached tokens, stand the bytes that a token reads over it and their share of the copy
-bandwidth of the same run. With `--prompts` it is the time of prompts of several lengths, in milliseconds a layer: the
+bandwidth of the same run. With `--rows` it is steps of several tokens of one sequence, in microseconds and times a step
+of one. With `--prompts` it is the time of prompts of several lengths, in milliseconds a layer: the
 best of five, the host's work included.
 """
 
@@ -25,6 +27,7 @@ from torch import Tensor
 from benchmarks.kernels import exl2, widened
 from benchmarks.timing import copy_bandwidth, graph_seconds
 from exlchat.engine.decode.fit import why_not
+from exlchat.engine.decode.graphs import splits_of
 from exlchat.engine.decode.plan import DecodePlan
 from exlchat.engine.formats.exl2_writer import Section
 from exlchat.engine.kv.cache import KVCache
@@ -32,9 +35,9 @@ from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.assembly import load_transformer
 from exlchat.engine.layers.linear import Linear
 from exlchat.engine.layers.operations import KernelOperations
-from exlchat.engine.layers.quantized_linear import QuantizedLinear, Scratch
+from exlchat.engine.layers.quantized_linear import Launch, QuantizedLinear, Scratch
+from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.model.architecture import read_spec
-from exlchat.ext.attention import best_splits
 from exlchat.ext.build import ensure_library
 from exlchat.ext.functions import FUNCTIONS
 from exlchat.ext.layout import PackedMatrix
@@ -45,6 +48,8 @@ DEVICE = torch.device("cuda")
 CACHED = 128
 PROMPTS = (8, 16, 50, 128, 512, 2048)
 """Tokens."""
+ROWS = (1, 2, 4, 8)
+"""Tokens of a step."""
 FOUR_BITS = (Section(4, 1.0, 128),)
 
 
@@ -140,6 +145,7 @@ def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=", ".join(MODELS))
+    parser.add_argument("--rows", action="store_true", help="steps of several tokens, too")
     parser.add_argument("--prompts", action="store_true", help="prompts instead of steps")
     typed = parser.parse_args()
     names = typed.names or list(MODELS)
@@ -153,6 +159,11 @@ def main() -> None:
         for name in names:
             print(prompt_row(name, kernels), flush=True)
         return
+    if typed.rows:
+        print(f"| us a step, tokens: | {' | | '.join(map(str, ROWS))} |\n|---" + "|--:" * (2 * len(ROWS) - 1) + "|")
+        for name in names:
+            print(rows_row(name, kernels), flush=True)
+        return
     print("| model | kernels | us a step | steps/s | GB | TB/s | of the copy |\n|---|--:|--:|--:|--:|--:|--:|")
     for line in rows(names, kernels, limit):
         print(line, flush=True)
@@ -163,24 +174,43 @@ def rows(names: Sequence[str], kernels: Kernels, limit: float) -> Sequence[str]:
     return [row(name, kernels, limit) for name in names]
 
 
+def opened(name: str, kernels: Kernels) -> tuple[Transformer, DecodePlan]:
+    """One model, and its steps of up to 8 tokens behind those that are cached."""
+    spec = read_spec(MODELS[name], name)
+    transformer = load_transformer(spec, RandomLayers(kernels), True, lambda: None)  # type: ignore[arg-type]
+    cache = KVCache(spec, "fp16", torch.float16, DEVICE, CACHED + ROWS[-1])
+    sequence = KVSequence(cache)
+    sequence.reserve(CACHED + ROWS[-1])
+    if (why := why_not(transformer, cache)) is not None:
+        raise SystemExit(f"{name}: {why}")
+    chain = DecodePlan(transformer, cache, kernels, splits=splits_of(spec, DEVICE), rows=ROWS[-1])
+    chain.tables.show(cache.tables, [sequence.row])
+    chain.position.copy_(torch.arange(CACHED, CACHED + ROWS[-1]))
+    return transformer, chain
+
+
+def seconds_of(jobs: Sequence[Launch]) -> float:
+    """Of a replay."""
+    for job in jobs:  # CUDA loads kernels when they are first launched, which must not fall into a capture
+        job.launch(dependent=False)
+    return graph_seconds(jobs, dependent=True)
+
+
+@torch.inference_mode()
+def rows_row(name: str, kernels: Kernels) -> str:
+    """One model."""
+    _, chain = opened(name, kernels)
+    one, *more = (seconds_of(chain.jobs(rows)) for rows in ROWS)
+    cells = (f"{seconds * 1e6:.0f} | {seconds / one:.2f}" for seconds in more)
+    return f"| {name} | {one * 1e6:.0f} | {' | '.join(cells)} |"
+
+
 @torch.inference_mode()
 def row(name: str, kernels: Kernels, limit: float) -> str:
     """One model."""
-    spec = read_spec(MODELS[name], name)
-    transformer = load_transformer(spec, RandomLayers(kernels), True, lambda: None)  # type: ignore[arg-type]
-    cache = KVCache(spec, "fp16", torch.float16, DEVICE, CACHED + 1)
-    sequence = KVSequence(cache)
-    sequence.reserve(CACHED + 1)
-    if (why := why_not(transformer, cache)) is not None:
-        return f"| {name} | no step: {why} |"
-    splits = best_splits(spec.num_heads, spec.num_kv_heads, torch.cuda.get_device_properties(0).multi_processor_count)
-    chain = DecodePlan(transformer, cache, kernels, splits=splits)
-    chain.tables.show(cache.tables, [sequence.row])
-    jobs = chain.jobs()
-    chain.position.fill_(CACHED)
-    for job in jobs:  # CUDA loads kernels when they are first launched, which must not fall into a capture
-        job.launch(dependent=False)
-    seconds, read = graph_seconds(jobs, dependent=True), transformer.bytes_per_token
+    transformer, chain = opened(name, kernels)
+    jobs = chain.jobs(1)
+    seconds, read = seconds_of(jobs), transformer.bytes_per_token
     speed = f"{seconds * 1e6:.0f} | {1 / seconds:.0f} | {read / 1e9:.2f} | {read / seconds / 1e12:.2f}"
     return f"| {name} | {len(jobs)} | {speed} | {read / seconds / limit:.0%} |"
 

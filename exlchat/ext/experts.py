@@ -80,36 +80,40 @@ class ExpertKernels:
         logits: Tensor,
         chosen: Tensor,
         weights: Tensor,
-        ticket: Tensor,
+        tickets: Tensor,
         bias: Tensor | None = None,
     ) -> Job:
         """Chooses the experts of the largest logits, of equal ones that of the lower number; the best comes first.
 
+        Each token chooses for itself, and as it would alone.
+
         Args:
-            x: float16 `[1, width]` in the order of the features; width is a multiple of 8.
+            x: float16 `[tokens, width]` of 1 to 8 tokens, in the order of the features; width is a multiple of 8.
             router: float16 or float32 `[rows, width]`, a row for each expert. Rows behind those are multiplied and no
                 more: Qwen2-MoE's gate of the shared expert.
-            logits: float32 `[rows]`, written.
-            chosen: int32 `[slots]`, written. Whatever the logits are, these are different experts.
-            weights: float32 `[slots]`, written.
-            ticket: int32 `[1]`, zero at first; all routes of a stream may share it.
+            logits: float32 `[tokens, rows]`, written.
+            chosen: int32 `[tokens, slots]`, written. Whatever the logits are, those of a token are different experts.
+            weights: float32 `[tokens, slots]`, written.
+            tickets: int32 `[tokens]`, zero at first; all routes of a stream may share them.
             bias: float32 `[rows]`, part of the logits.
 
         Raises:
             ValueError: a tensor of another device, dtype, shape or layout.
         """
-        rows, width = router.shape[0], router.shape[-1]
+        rows, width, tokens = router.shape[0], router.shape[-1], len(x)
         if router.dtype not in _ROUTERS:
             raise ValueError(f"router is {router.dtype}; it must be torch.float16 or torch.float32")
         check("router", router, router.dtype, (rows, width))
         if rows < rules.experts or width % 8:
             raise ValueError(f"router is {tuple(router.shape)}; it must be [{rules.experts} or more, a multiple of 8]")
-        check("x", x, torch.float16, (1, width))
-        check("logits", logits, torch.float32, (rows,))
-        check("chosen", chosen, torch.int32, (rules.slots,))
-        check("weights", weights, torch.float32, (rules.slots,))
-        check("ticket", ticket, torch.int32, (1,))
-        named = {"x": x, "router": router, "logits": logits, "chosen": chosen, "weights": weights, "ticket": ticket}
+        if not 1 <= tokens <= c.MAX_ROWS:
+            raise ValueError(f"x has {tokens} rows; there can be 1 to {c.MAX_ROWS}")
+        check("x", x, torch.float16, (tokens, width))
+        check("logits", logits, torch.float32, (tokens, rows))
+        check("chosen", chosen, torch.int32, (tokens, rules.slots))
+        check("weights", weights, torch.float32, (tokens, rules.slots))
+        check("tickets", tickets, torch.int32, (tokens,))
+        named = {"x": x, "router": router, "logits": logits, "chosen": chosen, "weights": weights, "tickets": tickets}
         if bias is not None:
             check("bias", bias, torch.float32, (rows,))
             named["bias"] = bias
@@ -117,6 +121,7 @@ class ExpertKernels:
         check_together(*named.values())
         job = c.CRoute(
             **{name: tensor.data_ptr() for name, tensor in named.items()},
+            tokens=tokens,
             width=width,
             rows=rows,
             experts=rules.experts,
@@ -140,11 +145,13 @@ class ExpertKernels:
     ) -> Job:
         """`y[slot] = x[slot] W + b` of expert `chosen[slot]`, one row each; only the chosen ones' weights are read.
 
+        What a token comes to depends on how many slots it has, and not on how many tokens there are.
+
         Args:
-            chosen: int32 `[slots]`, 1 to 65536 numbers of experts, on the device: of one token or of several.
-            x: float16 `[1, width]` for all slots or `[slots, width]`. In the order of `features`, width is their
-                number, of several rows a multiple of 8; in the `stored` order of each slot's expert it is
-                `experts.stored`, and places without a feature are zero.
+            chosen: int32 `[slots]` or `[tokens, slots]`, 1 to 65536 numbers of experts in all, on the device.
+            x: float16 `[rows, width]`, each row for as many neighbouring slots: one for all, one for each token, or one
+                for each slot. In the order of `features`, width is their number, of several rows a multiple of 8; in
+                the `stored` order of each slot's expert it is `experts.stored`, and places without a feature are zero.
             y: `gated`: float16 `[slots, outputs]`, or `[slots, experts.into.stored]` in the stored order of the chosen
                 expert's matrix there, where places without a feature are left as they are: zero at first, always zero.
                 `float`: float32 `[slots, outputs]`.
@@ -164,7 +171,7 @@ class ExpertKernels:
         check("y", y, _KINDS[kind][1], (slots, width))
         check_on_gpu(chosen=chosen, x=x, y=y, weights=experts.first[0].words)
         check_together(chosen, x, y, experts.table)
-        plan, table = self._expert_plan(experts.first, slots)
+        plan, table = self._expert_plan(experts.first, chosen.shape[-1])
         job = c.CExpertProduct(
             table=experts.table.data_ptr(),
             plan=table.data_ptr(),
@@ -220,7 +227,7 @@ class ExpertKernels:
         return Job(self._dense_product, job, (*experts.weights, *experts.biases, chosen, x, y))
 
     def _expert_plan(self, matrices: Sequence[PackedMatrix], slots: int) -> tuple[GemvPlan, Tensor]:
-        """The plan of a slot and its table on the device; the blocks of all slots together fill the card once."""
+        """The plan of a slot and its table on the device; the blocks of a token's slots together fill the card once."""
         device = matrices[0].words.device
         blocks = max(torch.cuda.get_device_properties(device).multi_processor_count // slots, 1)
         key = (device, blocks, *((matrix.outputs, matrix.sections) for matrix in matrices))
@@ -241,13 +248,13 @@ def _check_kind(kind: ExpertKind, matrices: int, limit: float) -> int:
 
 
 def _check_slots(chosen: Tensor, x: Tensor) -> int:
-    """How many slots there are."""
-    check("chosen", chosen, torch.int32, (chosen.numel(),))
+    """How many slots there are, of all tokens."""
+    check("chosen", chosen, torch.int32, tuple(chosen.shape[-2:]))
     slots = chosen.numel()
     if not 1 <= slots <= c.MAX_SLOTS:
         raise ValueError(f"{slots} experts are chosen; there can be 1 to {c.MAX_SLOTS}")
-    if len(x) not in {1, slots}:
-        raise ValueError(f"x has {len(x)} rows; it must have one for all slots, or {slots}")
+    if not len(x) or slots % len(x):
+        raise ValueError(f"x has {len(x)} rows for {slots} slots; each must be of as many of them")
     return slots
 
 
@@ -257,7 +264,8 @@ def _slots_of(
     return {
         "chosen": chosen.data_ptr(),
         "x": x.data_ptr(),
-        "x_stride": x.shape[1] if len(x) > 1 else 0,
+        "x_slots": chosen.numel() // len(x),
+        "x_stride": x.shape[1],
         "y": y.data_ptr(),
         "y_stride": y.shape[1],
         "slots": chosen.numel(),

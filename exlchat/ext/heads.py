@@ -47,19 +47,21 @@ class HeadKernels:
         self._norm_heads = library.function("exl_norm_heads")
 
     def norm_heads(self, qkv: Tensor, norms: HeadNorms, *, kv_heads: int) -> Job:
-        """Norms queries and keys in place.
+        """Norms queries and keys in place, row by row.
 
         Args:
-            qkv: float16 `[heads + 2 * kv_heads, head_dim]`; head_dim a multiple of 8, at most 256.
+            qkv: float16 `[rows, heads + 2 * kv_heads, head_dim]`, 1 to 8 rows; head_dim a multiple of 8, at most 256.
 
         Raises:
             ValueError: a tensor of another device, dtype, shape or layout, or heads that the kernels do not know.
         """
-        rows, head_dim = qkv.shape
-        heads = rows - 2 * kv_heads
+        rows, count, head_dim = qkv.shape
+        heads = count - 2 * kv_heads
         if kv_heads < 1 or heads < 1:
-            raise ValueError(f"qkv has {rows} rows, which do not fit {kv_heads} key-value heads")
-        check("qkv", qkv, torch.float16, (rows, head_dim))
+            raise ValueError(f"qkv has {count} heads, which do not fit {kv_heads} key-value heads")
+        if not 1 <= rows <= c.MAX_ROWS:
+            raise ValueError(f"qkv has {rows} rows; there can be 1 to {c.MAX_ROWS}")
+        check("qkv", qkv, torch.float16, (rows, count, head_dim))
         if head_dim % _HEAD_DIM_STEP or head_dim > _MOST_HEAD_DIM:
             raise ValueError(f"heads of {head_dim} elements; they must be a multiple of 8, at most {_MOST_HEAD_DIM}")
         if norms.kind == "rms_together" and max(heads, kv_heads) * head_dim > MAX_TOGETHER:
@@ -67,8 +69,8 @@ class HeadKernels:
         if norms.query is None and norms.key is None:
             raise ValueError("neither queries nor keys have a norm")
         tensors = [qkv]
-        job = c.CNormHeads(qkv=qkv.data_ptr(), eps=norms.eps, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
-        job.kind = _KINDS[norms.kind]
+        job = c.CNormHeads(qkv=qkv.data_ptr(), eps=norms.eps, rows=rows, heads=heads, kv_heads=kv_heads)
+        job.head_dim, job.kind = head_dim, _KINDS[norms.kind]
         if norms.query is not None:
             check("query norm", norms.query, torch.float16, (heads, head_dim))
             job.query_norm = norms.query.data_ptr()

@@ -27,7 +27,7 @@ _KINDS: dict[Kind, tuple[int, torch.dtype]] = {
 ACTIVATIONS: dict[Activation, int] = {"silu": c.SILU, "gelu_tanh": c.GELU_TANH, "gelu_erf": c.GELU_ERF}
 """SiLU, and GELU by its approximation with tanh or by erf."""
 _SCATTERED = ("gated", "activated")
-MAX_ROWS = 8
+MAX_ROWS = c.MAX_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,30 +167,35 @@ class Products:
         check_together(*tensors)
         return Job(self._embed, job, tuple(tensors))
 
-    def head_product(self, weight: Tensor, x: Normed, y: Tensor) -> Job:
+    def head_product(self, weight: Tensor, x: Tensor | Normed, y: Tensor) -> Job:
         """`y = x W^T` for 1 to 8 rows and weights that are not quantized; see `product`.
 
         Args:
             weight: float16 `[outputs, width]`; width a multiple of 32.
-            x: `[rows, width]`, in the order of the features.
+            x: `[rows, width]`, in the order of the features; float16, or what a residual left.
             y: float32 `[rows, outputs]`.
 
         Raises:
             ValueError: a tensor of another device, dtype, shape or layout.
         """
-        (outputs, width), rows = weight.shape, len(x.values)
+        values = x if isinstance(x, Tensor) else x.values
+        (outputs, width), rows = weight.shape, len(values)
         _check_rows(rows, "x")
         if width % c.HEAD_INPUTS:
             raise ValueError(f"weight has {width} inputs; these kernels take multiples of {c.HEAD_INPUTS}")
         check("weight", weight, torch.float16, (outputs, width))
-        check("x", x.values, torch.float32, (rows, width))
-        check("squares", x.squares, torch.float32, (rows, width // 16))
+        check("x", values, torch.float16 if isinstance(x, Tensor) else torch.float32, (rows, width))
         check("y", y, torch.float32, (rows, outputs))
-        tensors = (x.values, x.squares, weight, y)
-        check_on_gpu(x=x.values, squares=x.squares, weight=weight, y=y)
+        tensors = [values, weight, y]
+        job = c.CHead(x=values.data_ptr(), weight=weight.data_ptr(), y=y.data_ptr(), width=width, outputs=outputs)
+        job.rows, job.y_stride = rows, outputs
+        if isinstance(x, Normed):
+            check("squares", x.squares, torch.float32, (rows, width // 16))
+            tensors.append(x.squares)
+            job.squares, job.eps = x.squares.data_ptr(), x.eps
+        check_on_gpu(x=values, weight=weight, y=y)
         check_together(*tensors)
-        pointers = (tensor.data_ptr() for tensor in tensors)
-        return Job(self._head, c.CHead(*pointers, x.eps, width, outputs, rows, outputs), tensors)
+        return Job(self._head, job, tuple(tensors))
 
     def dequantize(self, matrix: PackedMatrix, out: Tensor) -> None:
         """Writes the weights, float16 `[features, outputs]`, into `out`."""

@@ -124,7 +124,7 @@ class SamplerKernels:
         """Logits times `scale`, then `softcap * tanh(logits / softcap)`, in place.
 
         Args:
-            logits: float32 `[vocab]`, at most `MAX_VOCAB`.
+            logits: float32 `[rows, vocab]`, 1 to 8 rows of at most `MAX_VOCAB`.
             softcap: 0 leaves the scaled logits as they are.
 
         Raises:
@@ -134,9 +134,14 @@ class SamplerKernels:
             raise ValueError("there is neither a scale nor a softcap; leave the operation out")
         if not (math.isfinite(scale) and math.isfinite(softcap) and softcap >= 0.0):
             raise ValueError(f"scale is {scale} and softcap {softcap}; they must be finite, the softcap not below 0")
-        check_logits(logits)
+        rows, vocab = logits.shape
+        if not (1 <= rows <= c.MAX_ROWS and 1 <= vocab <= MAX_VOCAB):
+            raise ValueError(
+                f"logits are {rows} rows of {vocab:,}; there can be 1 to {c.MAX_ROWS} of 1 to {MAX_VOCAB:,}"
+            )
+        check("logits", logits, torch.float32, (rows, vocab))
         check_on_gpu(logits=logits)
-        job = c.CScaleLogits(logits=logits.data_ptr(), scale=scale, softcap=softcap, vocab=len(logits))
+        job = c.CScaleLogits(logits=logits.data_ptr(), scale=scale, softcap=softcap, count=logits.numel())
         return Job(self._scale_logits, job, (logits,))
 
     def sample(

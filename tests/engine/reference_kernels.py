@@ -94,7 +94,7 @@ class ReferenceKernels:
     def embed(self, table: Tensor, token: Tensor, residual: Residual | Tensor, multiplier: float = 1.0) -> ReferenceJob:
         return ReferenceJob(lambda: reference.embed(table, token, residual, multiplier))
 
-    def head_product(self, weight: Tensor, x: Normed, y: Tensor) -> ReferenceJob:
+    def head_product(self, weight: Tensor, x: Tensor | Normed, y: Tensor) -> ReferenceJob:
         return ReferenceJob(lambda: y.copy_(reference.head_product(weight, x)))
 
     def settle(
@@ -117,7 +117,7 @@ class ReferenceKernels:
         logits: Tensor,
         chosen: Tensor,
         weights: Tensor,
-        ticket: Tensor,
+        tickets: Tensor,
         bias: Tensor | None = None,
     ) -> ReferenceJob:
         def work() -> None:
@@ -141,10 +141,11 @@ class ReferenceKernels:
         limit: float = OAI_LIMIT,
     ) -> ReferenceJob:
         def work() -> None:
-            rows = x
+            rows = reference_experts.row_of_each(x, chosen)
             if order == "stored":
-                places = [layout.unsigned(experts.experts[number][0].scatter) for number in chosen.tolist()]
-                rows = torch.stack([row[place] for row, place in zip(x, places, strict=True)])
+                numbers = chosen.flatten().tolist()
+                places = [layout.unsigned(experts.experts[number][0].scatter) for number in numbers]
+                rows = torch.stack([row[place] for row, place in zip(rows, places, strict=True)])
             found = reference_experts.expert_product(experts, chosen, rows, activation=activation, limit=limit)
             y.copy_(reference_experts.to_places(experts, chosen, found))
 

@@ -38,7 +38,7 @@ WARM = SamplingSettings(1.5, top_k=200, top_p=0.98)
 
 
 class Device:
-    """`DecodeGraphs` of one row, whose steps run in a thread, in order, each as long as `seconds`.
+    """`DecodeGraphs` for one answer, whose steps run in a thread, in order, each as long as `seconds`.
 
     Args:
         draw: token and status from the token before, its position and the draw.
@@ -47,7 +47,6 @@ class Device:
     def __init__(self, draw: Callable[[int, int, CDraw], tuple[int, int]], seconds: float = 0.0) -> None:
         self.ring = TokenRing(pinned=False)
         self.capacity = 64
-        self.rows = 1
         self.prompts: PromptGraphs
         self.launches = self.reported = self.grown = 0
         self.failure: str | None = None
@@ -251,20 +250,6 @@ def test_closing_the_iterator_waits_for_the_device(engine: LocalEngine) -> None:
         if isinstance(event, TextDelta):
             break
     events.close()  # type: ignore[attr-defined]
-    assert device.reported == device.launches
-
-
-def test_a_newer_request_takes_turns_with_an_unfinished_one(engine: LocalEngine) -> None:
-    """The step is one answer's at a time."""
-    device, generator = counting(engine, seconds=0.001)
-    old = generator.generate(GenerationRequest(PROMPT, max_new_tokens=80))
-    while not isinstance(next(old), TextDelta):
-        pass
-    newer = finish(generator.generate(GenerationRequest([5, 6, 7], max_new_tokens=40)))
-    assert device.reported == device.launches or len(newer.token_ids) == 40
-    last = finish(old)
-    for one, count in ((newer, 40), (last, 80)):
-        assert [(token - one.token_ids[0]) % 384 for token in one.token_ids] == list(range(count))
     assert device.reported == device.launches
 
 

@@ -486,12 +486,37 @@ def test_in_few_bits_each_is_an_answer(kind: str) -> None:
     assert len({one.token_ids for one in found.values()}) == 4
 
 
-def test_a_model_with_windows_answers_as_well(folder: Path, tmp_path: Path) -> None:
-    save_random_llama(tmp_path)
-    edit_json(tmp_path / "config.json", architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=256)
-    engine = load(tmp_path, device="cpu")
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose layers see 256 tokens."""
+    path = tmp_path_factory.mktemp("narrow")
+    save_random_llama(path, max_position_embeddings=2048)
+    edit_json(path / "config.json", architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=256)
+    for file in ("generation_config.json", "config.json"):
+        edit_json(path / file, eos_token_id=None)
+    edit_json(path / "tokenizer_config.json", eos_token=None)
+    return path
+
+
+def test_a_model_with_windows_answers_as_well(narrow: Path) -> None:
+    """Behind a prompt that is longer than a window, until nothing of that is seen any more."""
+    engine = load(narrow, device="cpu", max_seq_len=1024, cache_tokens=256 * 48)
     assert engine._parts.cache.has_windows
-    same(engine, GenerationRequest(PROMPT, WARM, max_new_tokens=20))
+    request = GenerationRequest([11 + 7 * place % 300 for place in range(400)], WARM, max_new_tokens=300)
+    wanted = {seed: alone(engine, request, seed) for seed in range(6)}
+    together = [one.index for one in engine.generate_several(request, range(6)) if isinstance(one, OneOfSeveral)]
+    assert together[:12] == [*range(6), *range(6)]
+    with drawing(engine) as step:
+        found = ends(engine.generate_several(request, range(6)))
+    assert step.sizes == [6] * 299
+    assert {seed: one.token_ids for seed, one in found.items()} == {seed: one.token_ids for seed, one in wanted.items()}
+
+
+def test_without_memory_for_the_windows_of_all_they_come_one_behind_the_other(narrow: Path) -> None:
+    engine = load(narrow, device="cpu", max_seq_len=2048, cache_tokens=256 * 15)
+    request = GenerationRequest(PROMPT, WARM, max_new_tokens=400)
+    turns = [one.index for one in engine.generate_several(request, range(6)) if isinstance(one, OneOfSeveral)]
+    assert turns == sorted(turns)
 
 
 def test_cancelled_ones_all_say_so(engine: LocalEngine) -> None:

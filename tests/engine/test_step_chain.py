@@ -33,22 +33,23 @@ def new_cache(transformer: Transformer, length: int, kind: str = "fp16") -> KVSe
     return cache
 
 
-def chain_logits(transformer: Transformer, ids: list[int], prompt: int) -> torch.Tensor:
-    """float32 `[len(ids) - prompt, vocab]`: a prompt through the transformer, the rest token by token."""
+def chain_logits(transformer: Transformer, ids: list[int], prompt: int, *, rows: int = 1) -> torch.Tensor:
+    """float32 `[len(ids) - prompt, vocab]`: a prompt through the transformer, the rest so many tokens a step."""
     cache = new_cache(transformer, len(ids))
     if prompt:
         transformer.forward(torch.tensor(ids[:prompt]), cache, start=0)
-    chain = DecodePlan(transformer, cache.cache, ReferenceKernels(), splits=3)
+    chain = DecodePlan(transformer, cache.cache, ReferenceKernels(), splits=3, rows=rows)
     chain.tables.show(cache.cache.tables, [cache.row])
-    jobs = chain.jobs()
+    lists = {count: chain.jobs(count) for count in {rows, (len(ids) - prompt) % rows or rows}}
     found = []
-    for position in range(prompt, len(ids)):
-        chain.token.fill_(ids[position])
-        chain.position.fill_(position)
-        for job in jobs:
+    for start in range(prompt, len(ids), rows):
+        some = torch.tensor(ids[start : start + rows])
+        chain.token[: len(some)] = some
+        chain.position[: len(some)] = torch.arange(start, start + len(some))
+        for job in lists[len(some)]:
             job.launch(dependent=False)
-        found.append(chain.logits[0].clone())
-    return torch.stack(found)
+        found.append(chain.logits[: len(some)].clone())
+    return torch.cat(found)
 
 
 @needs_shared

@@ -38,8 +38,10 @@ def activated(x: Tensor, activation: Activation) -> Tensor:
     return functional.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
-def head_product(weight: Tensor, x: Normed) -> Tensor:
+def head_product(weight: Tensor, x: Tensor | Normed) -> Tensor:
     """float64 `[rows, outputs]`: `x W^T`."""
+    if isinstance(x, Tensor):
+        return x.double() @ weight.double().T
     mean = x.squares.double().sum(1, keepdim=True) / weight.shape[1]
     return (x.values.double() * torch.rsqrt(mean + x.eps)).half().double() @ weight.double().T
 

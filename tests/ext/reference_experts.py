@@ -12,12 +12,19 @@ from tests.ext.reference import activated
 
 
 def route(x: Tensor, router: Tensor, rules: RouteRules, *, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """float64 logits `[rows]`; int64 numbers and float64 weights of those chosen, `[slots]` each, the best first."""
-    logits = router.double() @ x.flatten().double()
+    """float64 logits `[tokens, rows]`; int64 numbers and float64 weights of those chosen, `[tokens, slots]` each, the
+    best first.
+    """
+    logits = x.double() @ router.double().T
     if bias is not None:
         logits += bias.double()
-    chosen, weights = choose(logits, rules)
-    return logits, chosen, weights
+    chosen, weights = zip(*(choose(row, rules) for row in logits), strict=True)
+    return logits, torch.stack(chosen), torch.stack(weights)
+
+
+def row_of_each(x: Tensor, chosen: Tensor) -> Tensor:
+    """`[slots, width]` of x, each row of which is of as many slots."""
+    return x.repeat_interleave(chosen.numel() // len(x), dim=0)
 
 
 def choose(logits: Tensor, rules: RouteRules) -> tuple[Tensor, Tensor]:
@@ -37,10 +44,9 @@ def expert_product(
     activation: ExpertActivation = "silu",
     limit: float = OAI_LIMIT,
 ) -> Tensor:
-    """float64 `[slots, outputs]` in the order of the columns, of x `[1 or slots, features]` in that of the features."""
+    """float64 `[slots, outputs]` in the order of the columns, of x `[rows, features]` in that of the features."""
     rows = []
-    for slot, expert in enumerate(chosen.tolist()):
-        row = x[slot if len(x) > 1 else 0].double()
+    for row, expert in zip(row_of_each(x, chosen).double(), chosen.flatten().tolist(), strict=True):
         parts = [_one_product(matrix, row) for matrix in experts.experts[expert]]
         rows.append(parts[0] if len(parts) == 1 else gated(parts[0], parts[1], activation, limit))
     return torch.stack(rows)
@@ -52,7 +58,7 @@ def to_places(experts: ExpertMatrices, chosen: Tensor, y: Tensor) -> Tensor:
     if into is None:
         return y
     placed = y.new_zeros(len(y), into.stored)
-    for slot, expert in enumerate(chosen.tolist()):
+    for slot, expert in enumerate(chosen.flatten().tolist()):
         placed[slot, unsigned(into.experts[expert][0].scatter)] = y[slot]
     return placed
 
@@ -66,8 +72,7 @@ def dense_expert_product(
     limit: float = OAI_LIMIT,
 ) -> Tensor:
     """float64 `[slots, outputs]`."""
-    numbers = chosen.long()
-    rows = x.double().expand(len(numbers), -1)
+    numbers, rows = chosen.flatten().long(), row_of_each(x, chosen).double()
     parts = []
     for index, weight in enumerate(experts.weights):
         part = torch.einsum("soi,si->so", weight[numbers].double(), rows)

@@ -11,13 +11,13 @@ from exlchat.ext.heads import HeadNorms
 
 def norm_heads(qkv: Tensor, norms: HeadNorms, *, kv_heads: int) -> None:
     """As `heads.HeadKernels.norm_heads`, computed in float64."""
-    heads = len(qkv) - 2 * kv_heads
-    for weight, rows in ((norms.query, qkv[:heads]), (norms.key, qkv[heads : heads + kv_heads])):
+    heads = qkv.shape[1] - 2 * kv_heads
+    for weight, part in ((norms.query, qkv[:, :heads]), (norms.key, qkv[:, heads : heads + kv_heads])):
         if weight is None:
             continue
-        x = rows.double()
+        x = part.double()
         if norms.kind == "layer":
-            normed = functional.layer_norm(x, x.shape[1:], eps=norms.eps)
+            normed = functional.layer_norm(x, x.shape[2:], eps=norms.eps)
         else:
-            normed = x * torch.rsqrt(x.square().mean() + norms.eps)
-        rows.copy_(normed * weight.double())
+            normed = x * torch.rsqrt(x.square().mean((1, 2), keepdim=True) + norms.eps)
+        part.copy_(normed * weight.double())

@@ -27,14 +27,14 @@ def settle(
 
 
 def _joined(joining: Joining, hidden: Tensor) -> Tensor:
-    """float64 `[1, width]`: the normed sum, before the multiplier."""
+    """float64 `[rows, width]`: the normed sum, before the multiplier."""
     total = torch.zeros_like(hidden, dtype=torch.float64)
     if joining.y is not None:
-        rows = joining.y.double()
-        factors = torch.ones_like(rows[:, 0]) if joining.weights is None else joining.weights.double()
-        total += factors @ rows
+        slots = joining.y.double().view(len(hidden), -1, hidden.shape[1])
+        factors = torch.ones_like(slots[:, :, 0]) if joining.weights is None else joining.weights.double()
+        total += torch.einsum("rs,rsw->rw", factors, slots)
     if joining.added is not None:
-        share = 1.0 if joining.gate is None else torch.sigmoid(joining.gate.double())
+        share = 1.0 if joining.gate is None else torch.sigmoid(joining.gate.double()).unsqueeze(1)
         total += share * joining.added.double()
     return _normed(total, joining.norm)
 

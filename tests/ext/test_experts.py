@@ -48,7 +48,8 @@ def pair(features: int = 64, outputs: int = 32) -> tuple[PackedMatrix, PackedMat
     [
         ({}, "on the cpu"),
         ({"x": zeros(1, 63)}, "x is"),
-        ({"x": zeros(2, 64)}, "x is"),
+        ({"x": zeros(2, 64)}, "logits is"),
+        ({"x": zeros(9, 64)}, "x has 9 rows"),
         ({"x": zeros(1, 64, dtype=FLOAT)}, "x is torch.float32"),
         ({"router": zeros(8, 64, dtype=torch.bfloat16)}, "router is torch.bfloat16"),
         ({"router": zeros(7, 64)}, "8 or more"),
@@ -57,7 +58,7 @@ def pair(features: int = 64, outputs: int = 32) -> tuple[PackedMatrix, PackedMat
         ({"logits": zeros(7, dtype=FLOAT)}, "logits is"),
         ({"chosen": zeros(2, dtype=torch.int64)}, "chosen is torch.int64"),
         ({"weights": zeros(3, dtype=FLOAT)}, "weights is"),
-        ({"ticket": zeros(2, dtype=INT)}, "ticket is"),
+        ({"tickets": zeros(2, dtype=INT)}, "tickets is"),
         ({"bias": zeros(8)}, "bias is torch.float16"),
     ],
 )
@@ -67,10 +68,10 @@ def test_a_route_names_the_tensor_that_does_not_fit(
     arguments: dict[str, Any] = {
         "x": zeros(1, 64),
         "router": zeros(8, 64),
-        "logits": zeros(8, dtype=FLOAT),
-        "chosen": zeros(2, dtype=INT),
-        "weights": zeros(2, dtype=FLOAT),
-        "ticket": zeros(1, dtype=INT),
+        "logits": zeros(1, 8, dtype=FLOAT),
+        "chosen": zeros(1, 2, dtype=INT),
+        "weights": zeros(1, 2, dtype=FLOAT),
+        "tickets": zeros(1, dtype=INT),
         **changed,
     }
     with pytest.raises(ValueError) as error:
@@ -90,7 +91,8 @@ def test_rules_that_the_kernels_do_not_know(experts: int, slots: int) -> None:
         ({}, "on the cpu"),
         ({"chosen": zeros(2, dtype=torch.int64)}, "chosen is torch.int64"),
         ({"chosen": zeros(65537, dtype=INT)}, "65537 experts are chosen"),
-        ({"x": zeros(3, 64)}, "x has 3 rows"),
+        ({"x": zeros(3, 64)}, "x has 3 rows for 2 slots"),
+        ({"x": zeros(0, 64)}, "x has 0 rows"),
         ({"x": zeros(1, 32)}, "x is"),
         ({"y": zeros(2, 33)}, "y is"),
         ({"y": zeros(2, 32, dtype=FLOAT)}, "y is torch.float32"),
@@ -211,7 +213,7 @@ def filled(block: torch.nn.Module) -> torch.nn.Module:
 
 
 def mixture(x: Tensor, gates: DenseExperts, downs: DenseExperts, rules: RouteRules, **how: Any) -> Tensor:
-    """float64 `[width]`, from the references. `how`: router, router_bias, and how the gate is."""
+    """float64 `[1, width]`, from the references. `how`: router, router_bias, and how the gate is."""
     router, bias = how.pop("router"), how.pop("router_bias", None)
     _, chosen, weights = reference_experts.route(x, router, rules, bias=bias)
     inner = reference_experts.dense_expert_product(gates, chosen, x, **how)
@@ -227,7 +229,7 @@ def test_a_mixture_is_mixtrals() -> None:
         x = torch.randn(1, 64).half()
         found = mixture(x, gates, downs, RouteRules(8, 2, True), router=block.gate.weight.detach().float())
         # Their weights are rounded to float32.
-        assert torch.allclose(found, block(x[None].double()).flatten(), rtol=1e-5, atol=1e-6)
+        assert torch.allclose(found[0], block(x[None].double()).flatten(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("renormalised", [True, False])
@@ -250,9 +252,9 @@ def test_a_mixture_is_that_of_qwen2_moe(renormalised: bool) -> None:
         x = torch.randn(1, 64).half()
         shared = block.shared_expert(x.double()).flatten()
         logits, chosen, _ = reference_experts.route(x, router, rules)
-        assert 60 not in chosen.tolist()
-        found = mixture(x, gates, downs, rules, router=router) + torch.sigmoid(logits[60]) * shared
-        assert torch.allclose(found, block(x[None].double()).flatten(), rtol=1e-5, atol=1e-6)
+        assert 60 not in chosen
+        found = mixture(x, gates, downs, rules, router=router) + torch.sigmoid(logits[0, 60]) * shared
+        assert torch.allclose(found[0], block(x[None].double()).flatten(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_mixture_is_that_of_gpt_oss() -> None:

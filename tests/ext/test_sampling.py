@@ -121,14 +121,14 @@ def test_a_tensor_that_does_not_fit_is_named(
         ({}, "neither a scale nor a softcap"),
         ({"softcap": -1.0}, "softcap -1.0"),
         ({"scale": math.nan}, "scale is nan"),
-        ({"logits": torch.zeros(8).half(), "scale": 0.5}, "logits is torch.float16"),
-        ({"logits": torch.zeros(1, 8), "scale": 0.5}, "logits is (1, 8)"),
+        ({"logits": torch.zeros(1, 8).half(), "scale": 0.5}, "logits is torch.float16"),
+        ({"logits": torch.zeros(9, 8), "scale": 0.5}, "9 rows of 8"),
     ],
 )
 def test_scaled_logits_are_checked(given: dict[str, Any], words: str) -> None:
     kernels = SamplerKernels(cast(Library, NeverCalled()))
     with pytest.raises(ValueError) as error:
-        kernels.scale_logits(**{"logits": torch.zeros(8), **given})
+        kernels.scale_logits(**{"logits": torch.zeros(1, 8), **given})
     assert words in str(error.value)
 
 

@@ -50,7 +50,8 @@ NORM = KernelNorm(ones(), 1e-5)
         (row(width=72), [], NORM, None, "hidden has 72 numbers"),
         (row(width=16400), [], NORM, None, "hidden has 16400 numbers"),
         (row(dtype=HALF), [], NORM, None, "hidden is torch.float16 (1, 64)"),
-        (row(2), [], NORM, None, "hidden is torch.float32 (2, 64)"),
+        (row(2), [], NORM, None, "hidden is on the cpu"),
+        (row(9), [], NORM, None, "hidden has 9 rows"),
         (row(), [], KernelNorm(ones(63), 1e-5), None, "norm is torch.float16 (63,)"),
         (row(), [], KernelNorm(ones(dtype=FLOAT), 1e-5), None, "norm is torch.float32"),
         (row(), [], KernelNorm(ones(), 1e-5, "layer", ones(63)), None, "norm's bias is torch.float16 (63,)"),
@@ -61,6 +62,7 @@ NORM = KernelNorm(ones(), 1e-5)
         (row(), [], NORM, Joining(), "neither y nor added"),
         (row(), [], NORM, Joining(weights=ones(2, FLOAT)), "neither y nor added"),
         (row(), [], NORM, Joining(y=row(18)), "y has 18 slots"),
+        (row(2), [], NORM, Joining(y=row(5)), "y has 5 slots of 2 rows"),
         (row(), [], NORM, Joining(y=row(2, 32)), "y is torch.float32 (2, 32)"),
         (row(), [], NORM, Joining(y=row().double()), "y is torch.float64"),
         (row(), [], NORM, Joining(y=row(2), weights=ones(3, FLOAT)), "weights is torch.float32 (3,)"),
@@ -108,12 +110,12 @@ def test_copies_are_normed_and_in_the_order_of_their_products() -> None:
 
 def test_a_norm_behind_is_of_the_sum_and_without_a_norm_the_residual_itself_is_copied() -> None:
     hidden, y, added = row(), row(3), row()
-    before, weights, gate = hidden.clone(), torch.rand(3), torch.randn(1)
+    before, weights, gate = hidden.clone(), torch.rand(1, 3), torch.randn(1)
     weight = torch.rand(WIDTH).half()
     joining = Joining(y, weights, added, gate, KernelNorm(weight, 1e-6), 1.0)
     copy = NormedCopy(row(dtype=HALF))
     reference_settle.settle(hidden, [copy], norm=None, joining=joining)
-    total = (weights.unsqueeze(1) * y).sum(0) + torch.sigmoid(gate) * added
+    total = (weights.view(3, 1) * y).sum(0) + torch.sigmoid(gate) * added
     norm = Olmo2RMSNorm(WIDTH, eps=1e-6)
     norm.load_state_dict({"weight": weight.float()})
     assert torch.allclose(hidden, before + norm(total).detach(), atol=1e-5)
@@ -130,15 +132,16 @@ def test_without_a_source_the_residual_stays() -> None:
 
 
 def qkv(heads: int = 4, kv_heads: int = 2, head_dim: int = 16) -> Tensor:
-    return torch.randn(heads + 2 * kv_heads, head_dim).half()
+    return torch.randn(1, heads + 2 * kv_heads, head_dim).half()
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({}, "qkv is on the cpu"),
-        ({"kv_heads": 4}, "qkv has 8 rows"),
-        ({"kv_heads": 0}, "qkv has 8 rows"),
+        ({"kv_heads": 4}, "qkv has 8 heads"),
+        ({"kv_heads": 0}, "qkv has 8 heads"),
+        ({"qkv": qkv().expand(9, -1, -1)}, "qkv has 9 rows"),
         ({"qkv": qkv().float()}, "qkv is torch.float32"),
         ({"qkv": qkv(head_dim=12)}, "heads of 12 elements"),
         ({"qkv": qkv(head_dim=264)}, "heads of 264 elements"),
@@ -164,8 +167,8 @@ def test_layer_norms_of_heads_are_those_of_cohere() -> None:
     for rows, weight in ((slice(0, 4), weights[0]), (slice(4, 6), weights[1])):
         norm = CohereLayerNorm(hidden_size=tuple(weight.shape), eps=1e-5)
         norm.load_state_dict({"weight": weight.float()})
-        assert torch.allclose(x[rows].float(), norm(before[rows]).detach(), atol=2e-3)
-    assert torch.equal(x[6:].float(), before[6:])
+        assert torch.allclose(x[0, rows].float(), norm(before[0, rows]).detach(), atol=2e-3)
+    assert torch.equal(x[:, 6:].float(), before[:, 6:])
 
 
 def test_norms_of_all_heads_together_are_those_of_olmo() -> None:
@@ -176,5 +179,5 @@ def test_norms_of_all_heads_together_are_those_of_olmo() -> None:
     for rows, weight in ((slice(0, 4), weights[0]), (slice(4, 6), weights[1])):
         norm = Olmo2RMSNorm(weight.numel(), eps=1e-6)
         norm.load_state_dict({"weight": weight.float().flatten()})
-        assert torch.allclose(x[rows].float().flatten(), norm(before[rows].flatten()).detach(), atol=2e-3)
-    assert torch.equal(x[6:].float(), before[6:])
+        assert torch.allclose(x[0, rows].float().flatten(), norm(before[0, rows].flatten()).detach(), atol=2e-3)
+    assert torch.equal(x[:, 6:].float(), before[:, 6:])

@@ -123,10 +123,11 @@ class Routed:
         self, kernels: ExpertKernels, x: Tensor, router: Tensor, rules: RouteRules, bias: Tensor | None
     ) -> None:
         self.rules = rules
-        self.logits = poisoned(len(router), dtype=FLOAT)
-        self.chosen = torch.full((rules.slots,), -1, dtype=torch.int32, device=DEVICE)
-        self.weights = poisoned(rules.slots, dtype=FLOAT)
-        self.ticket = torch.zeros(1, dtype=torch.int32, device=DEVICE)
+        tokens = len(x)
+        self.logits = poisoned(tokens, len(router), dtype=FLOAT)
+        self.chosen = torch.full((tokens, rules.slots), -1, dtype=torch.int32, device=DEVICE)
+        self.weights = poisoned(tokens, rules.slots, dtype=FLOAT)
+        self.tickets = torch.zeros(tokens, dtype=torch.int32, device=DEVICE)
         self.job: Job = kernels.route(
             x,
             router,
@@ -134,7 +135,7 @@ class Routed:
             logits=self.logits,
             chosen=self.chosen,
             weights=self.weights,
-            ticket=self.ticket,
+            tickets=self.tickets,
             bias=bias,
         )
 
@@ -145,11 +146,12 @@ class Routed:
         most = 1e-5 * float(logits.norm()) + 2**-24 * float(x.double().norm() * router.double().norm())
         assert off <= most, f"{case}: logits off by {off:.2e}"
         # Chosen among the logits as they were rounded.
-        chosen, weights = reference_experts.choose(self.logits, self.rules)
+        found = [reference_experts.choose(row, self.rules) for row in self.logits]
+        chosen, weights = (torch.stack(parts) for parts in zip(*found, strict=True))
         assert self.chosen.tolist() == chosen.tolist(), f"{case}: chosen"
         worst = float((self.weights - weights).abs().max() / weights.abs().max())
         assert worst < 1e-5, f"{case}: weights {self.weights.tolist()}, wanted {weights.tolist()}"
-        assert self.ticket.item() == 0, f"{case}: the ticket is left at {self.ticket.item()}"
+        assert not self.tickets.any(), f"{case}: tickets are left at {self.tickets.tolist()}"
 
 
 def dense(

@@ -14,10 +14,10 @@ from tests.ext.reference_sampling import scale_logits
 @pytest.mark.parametrize(("scale", "softcap"), [(0.0625, 0.0), (1.0, 30.0), (0.25, 30.0), (-3.0, 1.5)])
 def test_scaled_logits(kernels: Kernels, vocab: int, scale: float, softcap: float, dependent: bool) -> None:
     room = torch.full((vocab + 8,), -7.0, device="cuda")
-    logits = room[:vocab]
+    logits = room[:vocab]  # those of one row
     logits.copy_(torch.randn(vocab, device="cuda") * 40)
     wanted = scale_logits(logits, scale=scale, softcap=softcap)
-    kernels.scale_logits(logits, scale=scale, softcap=softcap).launch(dependent=dependent)
+    kernels.scale_logits(logits.view(1, -1), scale=scale, softcap=softcap).launch(dependent=dependent)
     beyond = (logits.double() - wanted).abs() - 2e-6 * wanted.abs() - 1e-6
     at = int(beyond.argmax())
     assert beyond[at] <= 0, f"logit {at} is {float(logits[at])}, not {float(wanted[at])}"
@@ -28,5 +28,5 @@ def test_what_is_not_a_number_stays_so(kernels: Kernels) -> None:
     """So that the sampler says it."""
     logits = torch.randn(1000, device="cuda")
     logits[7] = float("nan")
-    kernels.scale_logits(logits, scale=0.5, softcap=30.0).launch(dependent=False)
+    kernels.scale_logits(logits.view(1, -1), scale=0.5, softcap=30.0).launch(dependent=False)
     assert logits.isnan().nonzero().flatten().tolist() == [7]

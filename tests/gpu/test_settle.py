@@ -70,13 +70,13 @@ def joining_of(kind: str, width: int) -> Joining | None:
         "parallel": lambda: Joining(numbers(1, width), added=numbers(1, width)),
         "parallel of halves": lambda: Joining(numbers(1, width, dtype=HALF), added=numbers(1, width, dtype=HALF)),
         "only added": lambda: Joining(added=numbers(1, width)),
-        "two experts": lambda: Joining(numbers(2, width), torch.rand(2, device="cuda")),
-        "eight experts of halves": lambda: Joining(numbers(8, width, dtype=HALF), torch.rand(8, device="cuda")),
+        "two experts": lambda: Joining(numbers(2, width), torch.rand(1, 2, device="cuda")),
+        "eight experts of halves": lambda: Joining(numbers(8, width, dtype=HALF), torch.rand(1, 8, device="cuda")),
         "slots without weights": lambda: Joining(numbers(3, width)),
-        "seventeen experts": lambda: Joining(numbers(17, width), torch.rand(17, device="cuda")),
-        "shared expert": lambda: Joining(numbers(4, width), torch.rand(4, device="cuda"), numbers(1, width), gate),
+        "seventeen experts": lambda: Joining(numbers(17, width), torch.rand(1, 17, device="cuda")),
+        "shared expert": lambda: Joining(numbers(4, width), torch.rand(1, 4, device="cuda"), numbers(1, width), gate),
         "everything": lambda: Joining(
-            numbers(5, width), torch.rand(5, device="cuda"), numbers(1, width, dtype=HALF), gate, a_norm(width), 1.7
+            numbers(5, width), torch.rand(1, 5, device="cuda"), numbers(1, width, dtype=HALF), gate, a_norm(width), 1.7
         ),
     }[kind]()
 
@@ -99,13 +99,13 @@ JOININGS = (
 )
 
 
-def some_copies(width: int, orders: tuple[int | None, ...]) -> list[NormedCopy]:
+def some_copies(width: int, orders: tuple[int | None, ...], rows: int = 1) -> list[NormedCopy]:
     """A copy for each order: in that of the features (`None`), or scattered over so many places more than features."""
     copies = []
     for more in orders:
         places = width if more is None else width + more
         order = None if more is None else torch.randperm(places, device="cuda")[:width].to(torch.int32).to(torch.int16)
-        copies.append(NormedCopy(torch.full((1, places), UNTOUCHED, dtype=HALF, device="cuda"), order))
+        copies.append(NormedCopy(torch.full((rows, places), UNTOUCHED, dtype=HALF, device="cuda"), order))
     return copies
 
 
@@ -120,7 +120,7 @@ def check(
     dependent: bool,
     absolute: float = 1e-4,
 ) -> None:
-    ours = some_copies(hidden.shape[1], orders)
+    ours = some_copies(hidden.shape[1], orders, len(hidden))
     theirs = [replace(copy, x=copy.x.clone()) for copy in ours]
     found, wanted = hidden.clone(), hidden.clone()
     kernels.settle(found, ours, norm=norm, joining=joining).launch(dependent=dependent)
@@ -188,9 +188,9 @@ def test_gates_of_every_size(kernels: Kernels, gate: float) -> None:
 def test_slots_that_are_not_there_are_not_read(kernels: Kernels) -> None:
     for slots in range(1, 18):
         whole = torch.full((17, 2048), float("nan"), device="cuda")
-        weights = torch.full((17,), float("nan"), device="cuda")
-        whole[:slots], weights[:slots] = numbers(slots, 2048), numbers(slots)
-        joining = Joining(whole[:slots], weights[:slots])
+        weights = torch.full((1, 17), float("nan"), device="cuda")
+        whole[:slots], weights[:, :slots] = numbers(slots, 2048), numbers(slots)
+        joining = Joining(whole[:slots], weights[:, :slots].contiguous())
         check(kernels, f"{slots} slots", numbers(1, 2048), a_norm(2048), joining, dependent=True)
 
 
@@ -275,7 +275,7 @@ def test_norms_of_heads(
     kernels: Kernels, kind: HeadNormKind, head_dim: int, heads: tuple[int, int], dependent: bool
 ) -> None:
     count, kv_heads = heads
-    before = numbers(count + 2 * kv_heads, head_dim, dtype=HALF, scale=2.0) + 0.5
+    before = numbers(3, count + 2 * kv_heads, head_dim, dtype=HALF, scale=2.0) + 0.5
     query = (numbers(count, head_dim, scale=0.3) + 1).half()
     key = (numbers(kv_heads, head_dim, scale=0.3) + 1).half()
     for norms in (
@@ -288,11 +288,13 @@ def test_norms_of_heads(
         reference_heads.norm_heads(wanted, norms, kv_heads=kv_heads)
         present = [name for name, weight in (("queries", norms.query), ("keys", norms.key)) if weight is not None]
         same(" and ".join(present), found, wanted, relative=1.1e-3, absolute=1e-4)
-        assert torch.equal(found[count + kv_heads :], before[count + kv_heads :]), "values have changed"
+        assert torch.equal(found[:, count + kv_heads :], before[:, count + kv_heads :]), "values have changed"
         if norms.query is None:
-            assert torch.equal(found[:count], before[:count]), "queries have changed"
+            assert torch.equal(found[:, :count], before[:, :count]), "queries have changed"
         if norms.key is None:
-            assert torch.equal(found[count : count + kv_heads], before[count : count + kv_heads]), "keys have changed"
+            assert torch.equal(found[:, count : count + kv_heads], before[:, count : count + kv_heads]), (
+                "keys have changed"
+            )
 
 
 def test_rows_that_do_not_begin_where_the_kernels_can_read_them(kernels: Kernels) -> None:
@@ -306,5 +308,5 @@ def test_tensors_that_are_not_on_the_gpu(kernels: Kernels) -> None:
         kernels.settle(numbers(1, 64), [], norm=None, joining=Joining(numbers(1, 64).cpu()))
     with pytest.raises(ValueError, match="on cpu and cuda"):
         kernels.norm_heads(
-            numbers(4, 64, dtype=HALF), HeadNorms("layer", torch.ones(2, 64).half(), None, 1e-5), kv_heads=1
+            numbers(1, 4, 64, dtype=HALF), HeadNorms("layer", torch.ones(2, 64).half(), None, 1e-5), kv_heads=1
         )

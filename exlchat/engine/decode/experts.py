@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -126,9 +127,37 @@ def _stacked(layers: list[Joined]) -> tuple[Tensor, Tensor | None]:
 
 @dataclass(frozen=True, slots=True)
 class Routed:
+    """The choice of some tokens.
+
+    Args:
+        chosen: int32 `[tokens, slots]`, numbers of experts.
+        weights: float32 `[tokens, slots]`.
+        logits: float32 `[tokens, rows of the router]`.
+    """
+
     chosen: Tensor
     weights: Tensor
     logits: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """What chooses: the router's rows, and behind them that of the shared expert's gate, where there is one.
+
+    Args:
+        rows: float16 or float32 `[rows, width]`.
+        bias: float32 `[rows]`.
+    """
+
+    rows: Tensor
+    bias: Tensor | None
+    rules: RouteRules
+
+    @classmethod
+    def of(cls, experts: Experts) -> Router:
+        router, shared = experts.router, experts.shared
+        rows = router.weight if shared is None else torch.cat((router.weight, shared.gate.weight))
+        return cls(rows.contiguous(), None if router.bias is None else router.bias.float(), _rules(experts))
 
 
 class ExpertJobs:
@@ -136,65 +165,62 @@ class ExpertJobs:
 
     Args:
         kernels: on the model's device.
+        make: `[tokens, columns]` of a dtype, zeros at first; and whether some columns stay so, because nothing writes
+            them.
     """
 
-    def __init__(self, kernels: StepKernels, device: torch.device) -> None:
+    def __init__(self, kernels: StepKernels, make: Callable[[int, torch.dtype, bool], Tensor]) -> None:
         self._kernels = kernels
-        self._device = device
-        self._ticket = torch.zeros(1, dtype=torch.int32, device=device)
+        self._make = make
 
-    def route(self, experts: Experts, x: Tensor) -> tuple[Launch, Routed]:
-        """The choice. Behind the experts' logits comes that of the shared expert's gate, where there is one."""
-        rows = experts.router.weight
-        if experts.shared is not None:
-            rows = torch.cat((rows, experts.shared.gate.weight))
-        routed = Routed(
-            torch.zeros(experts.chosen, dtype=torch.int32, device=self._device),
-            torch.zeros(experts.chosen, device=self._device),
-            torch.zeros(len(rows), device=self._device),
-        )
-        bias = None if experts.router.bias is None else experts.router.bias.float()
+    def route(self, router: Router, x: Tensor, tickets: Tensor) -> tuple[Launch, Routed]:
+        """The choice of tokens of float16 `[tokens, width]`, whose tickets are int32 `[tokens]`, zeros."""
+        slots = router.rules.slots
+        chosen, weights = self._make(slots, torch.int32, False), self._make(slots, torch.float32, False)
+        routed = Routed(chosen, weights, self._make(len(router.rows), torch.float32, False))
         job = self._kernels.route(
             x,
-            rows.contiguous(),
-            _rules(experts),
+            router.rows,
+            router.rules,
             logits=routed.logits,
-            chosen=routed.chosen,
-            weights=routed.weights,
-            ticket=self._ticket,
-            bias=bias,
+            chosen=chosen,
+            weights=weights,
+            tickets=tickets,
+            bias=router.bias,
         )
         return job, routed
 
     def products(
-        self, packed: PackedExperts | FloatExperts, routed: Routed, x: Tensor, expert: Mlp
+        self, packed: PackedExperts | FloatExperts, chosen: Tensor, x: Tensor, expert: Mlp
     ) -> tuple[list[Launch], Tensor]:
-        """Of the chosen experts, which are all like `expert`; and float32 `[slots, width]`, what they leave.
+        """Of the chosen experts, which are all like `expert`; and float32 `[tokens * slots, width]`, what they leave.
+
+        Args:
+            chosen: int32 `[tokens, slots]`. How the products are cut up depends on the slots.
+            x: float16 `[tokens, width]`, or a row for each slot.
 
         Started early, the three of a Mixtral's layer took an H200 75.7 us, so 59.6; those of a Qwen3-30B-A3B 19.9 both
         ways (`benchmarks/experts.py`).
         """
         between = _Between(activation=_activation(expert), limit=expert.limit)
-        slots, chosen = len(routed.chosen), routed.chosen
+        slots = chosen.shape[1]
+        y = self._of_slots(slots, packed.downs.outputs, torch.float32)
         if isinstance(packed, FloatExperts):
-            inner, y = self._halves(slots, packed.gates.outputs), self._floats(slots, packed.downs.outputs)
+            inner = self._of_slots(slots, packed.gates.outputs, torch.float16)
             first = self._kernels.dense_expert_product(packed.gates, chosen, x, inner, "gated", **between)
             second = self._kernels.dense_expert_product(packed.downs, chosen, inner, y, "float")
             return [AfterTheLast(first), AfterTheLast(second)], y
         gates, downs = packed.gates, packed.downs
         stored = gates.into is not None
-        inner = self._halves(slots, downs.stored if stored else gates.outputs)
-        y = self._floats(slots, downs.outputs)
+        width = downs.stored if stored else gates.outputs
+        inner = self._of_slots(slots, width, torch.float16, padded=width != gates.outputs)
         order: InputOrder = "stored" if stored else "features"
         first = self._kernels.expert_product(gates, chosen, x, inner, "gated", **between)
         second = self._kernels.expert_product(downs, chosen, inner, y, "float", order=order)
         return [AfterTheLast(first), AfterTheLast(second)], y
 
-    def _halves(self, *shape: int) -> Tensor:
-        return torch.zeros(*shape, dtype=torch.float16, device=self._device)
-
-    def _floats(self, *shape: int) -> Tensor:
-        return torch.zeros(*shape, device=self._device)
+    def _of_slots(self, slots: int, columns: int, dtype: torch.dtype, *, padded: bool = False) -> Tensor:
+        return self._make(slots * columns, dtype, padded).view(-1, columns)
 
 
 class ExpertRows:
@@ -217,10 +243,13 @@ class ExpertRows:
         return torch.cat([self._part(*some) for some in zip(*parts, strict=True)])
 
     def _part(self, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
-        tokens, chosen = numbers.shape
-        routed = Routed(numbers.flatten().int(), weights, weights)
-        rows = x.repeat_interleave(chosen, dim=0)
-        jobs, y = ExpertJobs(self._kernels, x.device).products(self.packed, routed, rows, self._expert)
+        tokens, slots = numbers.shape
+        chosen = numbers.int().view(1, -1)  # cut up as those of one token, so that they fill the card once
+
+        def zeros(columns: int, dtype: torch.dtype, _padded: bool) -> Tensor:
+            return torch.zeros(1, columns, dtype=dtype, device=x.device)
+
+        jobs, y = ExpertJobs(self._kernels, zeros).products(self.packed, chosen, x, self._expert)
         for job in jobs:
             job.launch(dependent=False)
-        return (y.view(tokens, chosen, -1) * weights.unsqueeze(-1)).sum(1)
+        return (y.view(tokens, slots, -1) * weights.unsqueeze(-1)).sum(1)

@@ -13,7 +13,6 @@ from exlchat.engine.model.spec import ModelSpec
 from exlchat.ext.attention import HEAD_DIMS
 from exlchat.ext.functions import HEAD_INPUTS
 from exlchat.ext.layout import TILE_COLUMNS
-from exlchat.ext.products import MAX_ROWS
 from exlchat.ext.sampling import MAX_VOCAB
 from exlchat.ext.settle import MAX_WIDTH
 
@@ -61,11 +60,6 @@ def _why_layer_not_fused(index: int, layer: DecoderLayer) -> str | None:
     if gate_up is None or len(gate_up.matrices) != 2 or not all(is_whole(part) for part in parts):
         return f"layer {index} is not quantized in a way that the kernels hold"
     return f"gate and up of layer {index} order their inputs differently" if len(gate_up.runs) > 1 else None
-
-
-def most_rows(transformer: Transformer) -> int:
-    """Tokens that a step of a model takes at most: 8, or 1 where joins are operations of their own."""
-    return MAX_ROWS if why_not_fused(transformer) is None else 1
 
 
 def norms_heads_inside(layer: DecoderLayer) -> bool:

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from exlchat.engine.decode.draws import DecodeRow, RowDraws
-from exlchat.engine.decode.fit import most_rows
 from exlchat.engine.decode.kernels import AfterTheLast, TorchJob
 from exlchat.engine.decode.plan import DecodePlan, Tables
 from exlchat.engine.decode.prompts import PromptGraphs
@@ -31,6 +30,7 @@ from exlchat.engine.sampling import NotNumbersError
 from exlchat.engine.sampling.device import DeviceDraws, DrawKind
 from exlchat.ext.attention import best_splits
 from exlchat.ext.ops import Kernels
+from exlchat.ext.products import MAX_ROWS
 from exlchat.ext.sampling import TokenRing, c_draw
 from exlchat.llm.info import ModelError
 
@@ -72,8 +72,6 @@ class DecodeGraphs:
         self, transformer: Transformer, cache: KVCache, kernels: Kernels, *, dependent: bool | None = None
     ) -> None:
         device = transformer.device
-        self.rows = most_rows(transformer)
-        """How many tokens a step feeds at most."""
         self.prompts = PromptGraphs(transformer)
         self._cache = cache
         self._kernels = kernels
@@ -83,13 +81,13 @@ class DecodeGraphs:
         self._graphs: dict[_Key, torch.cuda.CUDAGraph] = {}
         self._sequences = [KVSequence(cache)]
         self._key = _Key(1, "shared", ("plain",))
-        self._ids = torch.zeros(self.rows, dtype=torch.int64, pin_memory=True)
-        self._positions = torch.zeros(self.rows, dtype=torch.int32, pin_memory=True)
-        self._best = torch.zeros(self.rows, dtype=torch.int64, pin_memory=True)
+        self._ids = torch.zeros(MAX_ROWS, dtype=torch.int64, pin_memory=True)
+        self._positions = torch.zeros(MAX_ROWS, dtype=torch.int32, pin_memory=True)
+        self._best = torch.zeros(MAX_ROWS, dtype=torch.int64, pin_memory=True)
         self._fed = torch.cuda.Event()  # type: ignore[no-untyped-call]
         try:
             self._plan = DecodePlan(
-                transformer, cache, kernels, splits=splits_of(transformer.spec, device), rows=self.rows
+                transformer, cache, kernels, splits=splits_of(transformer.spec, device), rows=MAX_ROWS
             )
             self._draws = [self._draw_of(0)]
             self._given: RowDraws | None = None
@@ -242,7 +240,7 @@ class DecodeGraphs:
         Raises:
             ModelError: no memory for so many tokens.
             PoolFullError: no room in the cache.
-            ValueError: no ids or more than `rows`.
+            ValueError: no ids or more than 8.
         """
         sequence.reserve(position + len(ids))
         return self._feed(ids, range(position, position + len(ids)), [sequence], "shared")
@@ -280,8 +278,8 @@ class DecodeGraphs:
         self, ids: Sequence[int], positions: Sequence[int], sequences: Sequence[KVSequence], tables: Tables
     ) -> Tensor:
         count = len(ids)
-        if not 1 <= count <= self.rows:
-            raise ValueError(f"{count} tokens at once; there can be 1 to {self.rows}")
+        if not 1 <= count <= MAX_ROWS:
+            raise ValueError(f"{count} tokens at once; there can be 1 to {MAX_ROWS}")
         self._sequences = list(sequences)
         self._fed.synchronize()  # what is fed may still be read
         self._ids[:count].copy_(torch.tensor(ids))

@@ -36,7 +36,7 @@ class StepKernels(Protocol):
 
     def embed(self, table: Tensor, token: Tensor, residual: Residual | Tensor, multiplier: float = 1.0) -> Launch: ...
 
-    def head_product(self, weight: Tensor, x: Normed, y: Tensor) -> Launch: ...
+    def head_product(self, weight: Tensor, x: Tensor | Normed, y: Tensor) -> Launch: ...
 
     def attention(
         self,
@@ -69,7 +69,7 @@ class StepKernels(Protocol):
         logits: Tensor,
         chosen: Tensor,
         weights: Tensor,
-        ticket: Tensor,
+        tickets: Tensor,
         bias: Tensor | None = None,
     ) -> Launch: ...
 
@@ -116,6 +116,24 @@ class TorchJob:
     def launch(self, *, dependent: bool) -> None:  # noqa: ARG002
         """Torch's own kernels always wait for the one before."""
         self._work()
+
+
+def torch_rows(work: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, *, alike: bool) -> TorchJob:
+    """`y` becomes what torch makes of `x`, each row what it would be alone.
+
+    Args:
+        work: of `[rows, ...]`, every row by itself.
+        alike: whether its sums are the same however many rows there are; those of torch's products and norms are not,
+            which then go row by row.
+    """
+    if alike:
+        return TorchJob(lambda: y.copy_(work(x)))
+
+    def one_by_one() -> None:
+        for row in range(len(x)):
+            y[row : row + 1].copy_(work(x[row : row + 1]))
+
+    return TorchJob(one_by_one)
 
 
 @dataclass(frozen=True, slots=True)

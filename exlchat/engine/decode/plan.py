@@ -9,30 +9,31 @@ addresses, so that the list can be captured once and replayed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from exlchat.engine.decode.experts import ExpertJobs, packed_experts
-from exlchat.engine.decode.fit import most_rows, norms_heads_inside, why_not_fused
-from exlchat.engine.decode.kernels import StepKernels, TorchJob
+from exlchat.engine.decode.experts import ExpertJobs, FloatExperts, PackedExperts, Router, packed_experts
+from exlchat.engine.decode.fit import norms_heads_inside, why_not_fused
+from exlchat.engine.decode.kernels import StepKernels, TorchJob, torch_rows
+from exlchat.engine.decode.parts import Half, Join, Reader
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.layers.experts import Experts, Mlp
-from exlchat.engine.layers.linear import Joined, Linear, is_whole, only_matrix
+from exlchat.engine.layers.linear import Joined, Linear, is_whole, only_matrix, takes_rows_alike
 from exlchat.engine.layers.norms import Norm
 from exlchat.engine.layers.operations import KERNEL_ACTIVATIONS, TorchOperations
 from exlchat.engine.layers.quantized_linear import Launch, QuantizedLinear
 from exlchat.engine.layers.transformer import DecoderLayer, Transformer
 from exlchat.ext.attention import AttentionRules, AttentionScratch
-from exlchat.ext.functions import MAX_MATRICES
+from exlchat.ext.functions import HEAD_INPUTS, MAX_MATRICES
 from exlchat.ext.heads import HeadNormKind, HeadNorms
 from exlchat.ext.kv_formats import PAGE_TOKENS
 from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix
-from exlchat.ext.products import NormCopy, Normed, Residual
+from exlchat.ext.products import MAX_ROWS, NormCopy, Normed, Residual
 from exlchat.ext.settle import Joining, KernelNorm, NormedCopy
 
 Tables = Literal["shared", "own"]
@@ -46,18 +47,18 @@ class DecodePlan:
         transformer, cache: of one model for which `fit.why_not` gives `None`.
         kernels: on the model's device.
         splits: blocks over which the attention of a head is spread; sums depend on it.
-        rows: the most tokens of a step. What each comes to, to the last bit, is what it would alone.
+        rows: the most tokens of a step, 1 to 8. What each comes to, to the last bit, is what it would alone.
 
     Raises:
-        ValueError: more rows than `fit.most_rows`.
+        ValueError: another number of rows.
         UnfitError: the kernels do not hold the experts of a layer.
     """
 
     def __init__(
         self, transformer: Transformer, cache: KVCache, kernels: StepKernels, *, splits: int, rows: int = 1
     ) -> None:
-        if not 1 <= rows <= (most := most_rows(transformer)):
-            raise ValueError(f"{rows} rows; a step of this model takes 1 to {most}")
+        if not 1 <= rows <= MAX_ROWS:
+            raise ValueError(f"{rows} rows; a step takes 1 to {MAX_ROWS}")
         spec, device, head = transformer.spec, transformer.device, transformer.head
         self.token = torch.zeros(rows, dtype=torch.int64, device=device)
         """int64 `[rows]`: the tokens that the step feeds."""
@@ -76,58 +77,21 @@ class DecodePlan:
         self._hidden = torch.zeros(rows, spec.hidden_size, device=device)
         self._squares = torch.zeros(rows, spec.hidden_size // TILE_COLUMNS, device=device)
         self._scratch = AttentionScratch(spec.num_heads, spec.num_kv_heads, spec.head_dim, splits, device, rows=rows)
-        self._between: list[Tensor] = []
+        self._between: dict[object, Tensor] = {}
+        self._tickets = torch.zeros(rows, dtype=torch.int32, device=device)
+        self._mixtures: dict[int, tuple[Router, PackedExperts | FloatExperts]] = {}
+        self._query_scales: dict[int, Tensor] = {}
 
     def jobs(self, rows: int | None = None, tables: Tables = "shared") -> list[Launch]:
         """The operations in order, of the first so many tokens, or of all."""
         return _Walk(self, len(self.token) if rows is None else rows, tables).jobs()
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """Who reads one copy of the normed residual: `copy` as a join writes it, `x` as a product reads it.
-
-    Args:
-        matrices: that read it in their stored order; none where a layer reads it in the order of the features.
-        column: where their outputs begin among those of the layer.
-    """
-
-    x: Tensor | Normed
-    copy: NormCopy | NormedCopy
-    matrices: tuple[PackedMatrix, ...] = ()
-    column: int = 0
-
-    @property
-    def row(self) -> Tensor:
-        """float16 `[1, width]`, as torch reads it."""
-        assert isinstance(self.x, Tensor)
-        return self.x
-
-
-_Join = Callable[[Norm | None, list[_Reader]], list[Launch]]
-"""Adds to the residual stream and norms it for its readers."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Half:
-    """Attention, or MLP or experts: what reads the normed row, the operations, and what joins the residual behind them.
-
-    Args:
-        joining: float32 rows that join apart.
-        product: what multiplies the last row, and that row, where the product joins them itself.
-    """
-
-    readers: list[_Reader]
-    jobs: list[Launch]
-    joining: Joining
-    product: tuple[PackedMatrix, Tensor] | None = None
-
-
 class _Walk:
     """Goes through a model once, for one list of operations.
 
-    Tensors between operations are made by the first walk, and found again in the same order by those after it: steps
-    of fewer rows use the first rows of them.
+    Tensors between operations are made once for all walks and, where a layer leaves nothing in them that the next one
+    must not find, for all layers: steps of fewer rows use their first rows.
     """
 
     def __init__(self, plan: DecodePlan, rows: int, tables: Tables) -> None:
@@ -136,17 +100,18 @@ class _Walk:
         self._device = plan._transformer.device
         self._hidden, self._squares = plan._hidden[:rows], plan._squares[:rows]
         self._logits = plan._all_logits[:rows]
-        self._experts = ExpertJobs(plan._kernels, self._device)
-        self._taken = 0
+        self._experts = ExpertJobs(plan._kernels, self._tensor)
+        self._layer, self._taken = 0, 0
         tokens = plan.tables.longest * PAGE_TOKENS
         self._turns = [rope.slice(0, tokens) for rope in self._transformer.ropes]
         self._unturned = torch.zeros(tokens, 0, 2, device=self._device)
 
     def jobs(self) -> list[Launch]:
         jobs: list[Launch] = []
-        join: _Join = self._embed
+        join: Join = self._embed
         for index, layer in enumerate(self._transformer.layers):
-            attention, mlp = self._attention(index, layer), self._mlp(layer)
+            self._layer, self._taken = index, 0
+            attention, mlp = self._attention(index, layer), self._mlp(index, layer)
             if self._spec.parallel:
                 jobs += join(layer.attention_norm, [*attention.readers, *mlp.readers])
                 jobs += [*attention.jobs, *mlp.jobs]
@@ -161,20 +126,20 @@ class _Walk:
 
     # Joins.
 
-    def _embed(self, norm: Norm | None, readers: list[_Reader]) -> list[Launch]:
+    def _embed(self, norm: Norm | None, readers: list[Reader]) -> list[Launch]:
         table, token, scale = self._transformer.embedding, self._plan.token[: self._rows], self._spec.embedding_scale
         if self._plan._fused:
             return [self._kernels.embed(table, token, self._residual(readers), scale)]
         return [self._kernels.embed(table, token, self._hidden, scale), *self._settle(None, norm, readers)]
 
-    def _join_of(self, half: _Half, after: Norm | None) -> _Join:
+    def _join_of(self, half: Half, after: Norm | None) -> Join:
         if half.product is not None:
             matrix, x = half.product
             return lambda _, readers: [self._kernels.add_product(matrix, x, self._residual(readers))]
         joining = replace(half.joining, norm=_for_settling(after), multiplier=self._spec.residual_scale)
         return lambda norm, readers: self._settle(joining, norm, readers)
 
-    def _settle(self, joining: Joining | None, norm: Norm | None, readers: Sequence[_Reader]) -> list[Launch]:
+    def _settle(self, joining: Joining | None, norm: Norm | None, readers: Sequence[Reader]) -> list[Launch]:
         """What joins the residual, and the normed row for each reader; more than three take another round."""
         jobs = []
         copies = [reader.copy for reader in readers if isinstance(reader.copy, NormedCopy)]
@@ -184,25 +149,25 @@ class _Walk:
             jobs.append(self._kernels.settle(self._hidden, some, norm=_for_settling(norm), joining=joins))
         return jobs
 
-    def _residual(self, readers: Sequence[_Reader]) -> Residual:
+    def _residual(self, readers: Sequence[Reader]) -> Residual:
         copies = tuple(reader.copy for reader in readers if isinstance(reader.copy, NormCopy))
         return Residual(self._hidden, self._squares, copies)
 
     # Readers.
 
-    def _readers(self, part: Joined, norm: Norm | None) -> list[_Reader]:
+    def _readers(self, part: Joined, norm: Norm | None) -> list[Reader]:
         """How a part reads the normed row: quantized ones each in their own order, others by features."""
         if not is_whole(part):
             return [self._by_features(norm)]
         return self._by_runs(part, norm)
 
-    def _by_runs(self, part: QuantizedLinear, norm: Norm | None) -> list[_Reader]:
+    def _by_runs(self, part: QuantizedLinear, norm: Norm | None) -> list[Reader]:
         return [
             self._reader(run.matrices[0].stored, run.matrices[0].scatter, norm, run.matrices, run.column)
             for run in part.runs
         ]
 
-    def _by_features(self, norm: Norm | None) -> _Reader:
+    def _by_features(self, norm: Norm | None) -> Reader:
         return self._reader(self._spec.hidden_size, None, norm)
 
     def _reader(
@@ -212,32 +177,33 @@ class _Walk:
         norm: Norm | None,
         matrices: tuple[PackedMatrix, ...] = (),
         column: int = 0,
-    ) -> _Reader:
-        # Nothing writes rows that take no feature, so they must be zeros from the start.
+    ) -> Reader:
+        padded = stored != self._spec.hidden_size
         if not self._plan._fused:
-            x = self._halves(stored)
-            return _Reader(x, NormedCopy(x, scatter), matrices, column)
+            x = self._halves(stored, padded=padded)
+            return Reader(x, NormedCopy(x, scatter), matrices, column)
         assert norm is not None
-        values = self._floats(stored)
+        values = self._floats(stored, padded=padded)
         if scatter is None:
             scatter = torch.arange(stored, device=self._device).to(torch.int16)
         copy = NormCopy(values, scatter, norm.weight)
-        return _Reader(Normed(values, self._squares, norm.eps), copy, matrices, column)
+        return Reader(Normed(values, self._squares, norm.eps), copy, matrices, column)
 
     # Attention.
 
-    def _attention(self, index: int, layer: DecoderLayer) -> _Half:
+    def _attention(self, index: int, layer: DecoderLayer) -> Half:
         plan, spec, norm = self._plan, self._spec, layer.attention_norm
         readers = self._readers(layer.qkv, norm) if layer.head_order is None else [self._by_features(norm)]
         row = self._halves((spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim)
         heads = row.view(self._rows, -1, spec.head_dim)
         output = only_matrix(layer.output)
-        mixed = self._halves(spec.num_heads * spec.head_dim if output is None else output.stored)
+        width = spec.num_heads * spec.head_dim
+        stored = width if output is None else output.stored
+        mixed = self._halves(stored, padded=stored != width)
         jobs = [*self._multiply(layer.qkv, readers, row, layer.head_order), *self._norm_heads(layer, heads)]
         rope = spec.layer_ropes[index]
         if rope is not None and spec.ropes[rope].query_beta:
-            scales = self._transformer.ropes[rope].query_scales(0, len(self._unturned))
-            jobs.append(self._scale_queries(heads, scales))
+            jobs.append(self._scale_queries(heads, rope))
         table = plan.tables.of(spec.windows[index] > 0)
         jobs.append(
             self._kernels.attention(
@@ -268,41 +234,48 @@ class _Walk:
         )
 
     def _norm_heads(self, layer: DecoderLayer, heads: Tensor) -> list[Launch]:
-        """Norms queries and keys of `[1, heads + 2 * kv_heads, head_dim]`, where attention does not do that itself."""
+        """Norms queries and keys of `[rows, heads + 2 * kv_heads, head_dim]`, where attention does not do so itself."""
         query, key = layer.query_norm, layer.key_norm
         if query is None or key is None or norms_heads_inside(layer):
             return []
         first, end = self._spec.num_heads, self._spec.num_heads + self._spec.num_kv_heads
         queries, keys = heads[:, :first], heads[:, first:end]
         if query.kind == "rms":  # the kernels have none with a weight of each head
-            return [TorchJob(lambda: (queries.copy_(query(queries)), keys.copy_(key(keys))))]
+            return [torch_rows(norm, part, part, alike=False) for norm, part in ((query, queries), (key, keys))]
         kind: HeadNormKind = "layer" if query.kind == "layer" else "rms_together"
         weights = (norm.weight.view(-1, self._spec.head_dim) for norm in (query, key))
         of_query, of_key = (
             weight.expand(part.shape[1], -1).contiguous() for weight, part in zip(weights, (queries, keys), strict=True)
         )
         norms = HeadNorms(kind, of_query, of_key, query.eps)
-        return [self._kernels.norm_heads(heads[0], norms, kv_heads=keys.shape[1])]
+        return [self._kernels.norm_heads(heads, norms, kv_heads=keys.shape[1])]
 
-    def _scale_queries(self, heads: Tensor, scales: Tensor) -> Launch:
+    def _scale_queries(self, heads: Tensor, rope: int) -> Launch:
         """The queries of a row by the factor of its position: before they are turned, which comes to the same."""
-        queries, position = heads[:, : self._spec.num_heads], self._plan.position[: self._rows]
+        known = self._plan._query_scales
+        if rope not in known:
+            known[rope] = self._transformer.ropes[rope].query_scales(0, len(self._unturned))
+        scales, queries, position = known[rope], heads[:, : self._spec.num_heads], self._plan.position[: self._rows]
         return TorchJob(lambda: queries.mul_(scales[position].view(-1, 1, 1)))
 
     # MLP and experts.
 
-    def _mlp(self, layer: DecoderLayer) -> _Half:
-        norm = layer.mlp_norm
-        return self._mixture(layer.mlp, norm) if isinstance(layer.mlp, Experts) else self._plain_mlp(layer.mlp, norm)
+    def _mlp(self, index: int, layer: DecoderLayer) -> Half:
+        if isinstance(layer.mlp, Experts):
+            return self._mixture(index, layer.mlp, layer.mlp_norm)
+        return self._plain_mlp(layer.mlp, layer.mlp_norm)
 
-    def _plain_mlp(self, mlp: Mlp, norm: Norm | None) -> _Half:
+    def _plain_mlp(self, mlp: Mlp, norm: Norm | None) -> Half:
         down, activation = only_matrix(mlp.down), KERNEL_ACTIVATIONS.get(mlp.activation)
         runs = mlp.gate_up.runs if is_whole(mlp.gate_up) else ()
         if down is None or activation is None or [len(run.matrices) for run in runs] != [2 if mlp.gated else 1]:
             reader, y = self._by_features(norm), self._floats(self._spec.hidden_size)
-            x, operations = reader.row, TorchOperations(torch.float16)
-            return _Half([reader], [TorchJob(lambda: y.copy_(mlp(x, operations)))], Joining(y=y))
-        readers, inner = self._readers(mlp.gate_up, norm), self._halves(down.stored)
+            operations = TorchOperations(torch.float16)
+            alike = takes_rows_alike(mlp.gate_up) and takes_rows_alike(mlp.down)
+            job = torch_rows(lambda x: mlp(x, operations), reader.row, y, alike=alike)
+            return Half([reader], [job], Joining(y=y))
+        readers = self._readers(mlp.gate_up, norm)
+        inner = self._halves(down.stored, padded=down.stored != down.features)
         first = self._kernels.product(
             readers[0].matrices,
             readers[0].x,
@@ -313,72 +286,81 @@ class _Walk:
         )
         return self._out(readers, [first], mlp.down, inner)
 
-    def _mixture(self, experts: Experts, norm: Norm | None) -> _Half:
-        reader = self._by_features(norm)
-        route, routed = self._experts.route(experts, reader.row)
-        products, y = self._experts.products(packed_experts(experts), routed, reader.row, experts.experts[0])
+    def _mixture(self, index: int, experts: Experts, norm: Norm | None) -> Half:
+        reader, known = self._by_features(norm), self._plan._mixtures
+        if index not in known:
+            known[index] = Router.of(experts), packed_experts(experts)
+        router, packed = known[index]
+        route, routed = self._experts.route(router, reader.row, self._plan._tickets[: self._rows])
+        products, y = self._experts.products(packed, routed.chosen, reader.row, experts.experts[0])
         joining = Joining(y=y, weights=routed.weights)
         if experts.shared is None:
-            return _Half([reader], [route, *products], joining)
+            return Half([reader], [route, *products], joining)
         shared = self._plain_mlp(experts.shared.mlp, norm)
-        joining = replace(joining, added=shared.joining.y, gate=routed.logits[len(experts.experts) :])
-        return _Half([reader, *shared.readers], [route, *products, *shared.jobs], joining)
+        joining = replace(joining, added=shared.joining.y, gate=routed.logits[:, len(experts.experts)])
+        return Half([reader, *shared.readers], [route, *products, *shared.jobs], joining)
 
     # Products.
 
-    def _multiply(self, part: Joined, readers: list[_Reader], y: Tensor, order: Tensor | None) -> list[Launch]:
+    def _multiply(self, part: Joined, readers: list[Reader], y: Tensor, order: Tensor | None) -> list[Launch]:
         """`y` float16 becomes the normed row times all matrices of a part, its heads in the model's order."""
         if not readers[0].matrices:
-            x, heads = readers[0].row, self._spec.head_dim
+            head_dim = self._spec.head_dim
 
-            def work() -> None:
+            def work(x: Tensor) -> Tensor:
                 found = part(x)
-                y.copy_(found if order is None else found.view(-1, heads)[order].view(1, -1))
+                return found if order is None else found.view(len(x), -1, head_dim)[:, order].flatten(1)
 
-            return [TorchJob(work)]
+            return [torch_rows(work, readers[0].row, y, alike=takes_rows_alike(part))]
         places = [(one, one.column + sum(matrix.outputs for matrix in one.matrices)) for one in readers]
         return [self._kernels.product(one.matrices, one.x, y[:, one.column : end], "half") for one, end in places]
 
-    def _out(self, readers: list[_Reader], jobs: list[Launch], part: Linear | QuantizedLinear, x: Tensor) -> _Half:
+    def _out(self, readers: list[Reader], jobs: list[Launch], part: Linear | QuantizedLinear, x: Tensor) -> Half:
         matrix = only_matrix(part)
         if self._plan._fused:
             assert matrix is not None
-            return _Half(readers, jobs, Joining(), (matrix, x))
+            return Half(readers, jobs, Joining(), (matrix, x))
         y = self._floats(self._spec.hidden_size)
-        last = TorchJob(lambda: y.copy_(part(x))) if matrix is None else self._kernels.product([matrix], x, y, "float")
-        return _Half(readers, [*jobs, last], Joining(y=y))
+        if matrix is None:
+            return Half(readers, [*jobs, torch_rows(part, x, y, alike=takes_rows_alike(part))], Joining(y=y))
+        return Half(readers, [*jobs, self._kernels.product([matrix], x, y, "float")], Joining(y=y))
 
-    def _head(self, join: _Join) -> list[Launch]:
+    def _head(self, join: Join) -> list[Launch]:
         """The head, which reads features in their own order where it is in float16 (GPTQ files, tied embeddings)."""
         spec, head, norm, logits = self._spec, self._transformer.head, self._transformer.norm, self._logits
         readers = [self._by_features(norm)] if isinstance(head, Linear) else self._by_runs(head, norm)
         jobs, reader = join(norm, readers), readers[0]
         if not isinstance(head, Linear):
             jobs.append(self._kernels.product(head.matrices, reader.x, logits, "float"))
-        elif isinstance(reader.x, Normed):
+        elif spec.hidden_size % HEAD_INPUTS == 0:
             jobs.append(self._kernels.head_product(head.weight, reader.x, logits))
         else:
-            x, weight = reader.x, head.weight
-            jobs.append(TorchJob(lambda: logits.copy_(functional.linear(x, weight))))
+            weight = head.weight
+            jobs.append(torch_rows(lambda x: functional.linear(x, weight), reader.row, logits, alike=False))
         if spec.logit_scale != 1.0 or spec.logit_softcap:
-            row = self._plan.logits[0]
-            jobs.append(self._kernels.scale_logits(row, scale=spec.logit_scale, softcap=spec.logit_softcap))
+            jobs.append(self._kernels.scale_logits(logits, scale=spec.logit_scale, softcap=spec.logit_softcap))
         return jobs
 
     # Tensors.
 
-    def _halves(self, columns: int) -> Tensor:
-        return self._tensor(columns, torch.float16)
+    def _halves(self, columns: int, *, padded: bool = False) -> Tensor:
+        return self._tensor(columns, torch.float16, padded)
 
-    def _floats(self, columns: int) -> Tensor:
-        return self._tensor(columns, torch.float32)
+    def _floats(self, columns: int, *, padded: bool = False) -> Tensor:
+        return self._tensor(columns, torch.float32, padded)
 
-    def _tensor(self, columns: int, dtype: torch.dtype) -> Tensor:
-        """Zeros `[rows, columns]` at first, and what the last step left there later."""
+    def _tensor(self, columns: int, dtype: torch.dtype, padded: bool) -> Tensor:
+        """`[rows, columns]`, zeros at first, and later what was left there.
+
+        Args:
+            padded: some columns take no feature. Nothing writes them, so they stay zeros where no other layer, which
+                may have others, writes the same tensor.
+        """
         known, self._taken = self._plan._between, self._taken + 1
-        if self._taken > len(known):
-            known.append(torch.zeros(len(self._plan.token), columns, dtype=dtype, device=self._device))
-        return known[self._taken - 1][: self._rows]
+        key = (self._taken, columns, dtype, self._layer if padded else None)
+        if key not in known:
+            known[key] = torch.zeros(len(self._plan.token), columns, dtype=dtype, device=self._device)
+        return known[key][: self._rows]
 
 
 def _for_settling(norm: Norm | None) -> KernelNorm | None:

@@ -11,7 +11,15 @@ from exlchat.engine.kv.hash import HASH_BYTES
 from exlchat.engine.kv.memory import NO_ROWS, CacheRows, PageMemory, PageTables, TableSlot
 from exlchat.engine.kv.pool import Known, Page, PagePool
 from exlchat.engine.kv.rows import OpenRows, TorchLayerRows
-from exlchat.engine.kv.sizes import cache_bytes, cache_kind, layer_bytes, pages_of, window_slots
+from exlchat.engine.kv.sizes import (
+    MOST_AT_ONCE,
+    cache_bytes,
+    cache_kind,
+    layer_bytes,
+    pages_of,
+    pages_seen,
+    window_slots,
+)
 from exlchat.engine.kv.windows import WindowSlots
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.ext.attention import LayerPages
@@ -95,6 +103,19 @@ class KVCache:
         if self._memory is None:
             self._memory = PageMemory(self._spec, self.kind, self.pool.size, self.windows, self._device)
         return self._memory
+
+    def windows_of(self, pages: int, *, answers: int = 0, each: int = 0) -> int:
+        """How many pages have memory in layers with a window while a sequence of so many is made.
+
+        Args:
+            answers: sequences beside it that go on behind it, with `each` pages more.
+        """
+        alone = min(pages, pages_seen(self._spec, MOST_AT_ONCE))
+        return alone + answers * min(each, pages_seen(self._spec))
+
+    def fits(self, pages: int, windows: int) -> bool:
+        """Whether there may be so many pages at once, and so many with memory in layers with a window."""
+        return pages <= self.pool.size and (self.windows is None or windows <= self.windows.size)
 
     def layer(self, index: int) -> LayerPages:
         """Keys and values of one layer, of all sequences; always at the same place."""

@@ -46,11 +46,17 @@ def window_slots(spec: ModelSpec, longest: int, pages: int) -> int:
         longest: pages of the longest sequence.
         pages: of the pool.
     """
-    window = max(spec.windows)
-    if not window:
-        return 0
-    each = pages_of(window) + pages_of(MOST_AT_ONCE) + 2
+    each = pages_seen(spec, MOST_AT_ONCE)
     return min(pages, max(1, pages // longest) * each)
+
+
+def pages_seen(spec: ModelSpec, more: int = 0) -> int:
+    """Pages that a token, and so many more that are computed with it, see or touch in a layer with a window.
+
+    Those that both only touch are counted; 0 without such layers.
+    """
+    window = max(spec.windows)
+    return pages_of(window) + pages_of(more) + 2 if window else 0
 
 
 def pages_of(tokens: int) -> int:

@@ -77,6 +77,13 @@ def is_whole(part: Joined) -> TypeGuard[QuantizedLinear]:
     )
 
 
+def takes_rows_alike(part: Joined) -> bool:
+    """Whether each of up to 8 rows comes to the same, to the last bit, however many there are."""
+    if isinstance(part, SideBySide):
+        return all(takes_rows_alike(one) for one in part.parts)
+    return isinstance(part, QuantizedLinear) and part.prepared
+
+
 def only_matrix(part: Joined) -> PackedMatrix | None:
     """The matrix of a part that has one; `None` of parts that the kernels do not multiply."""
     return part.matrices[0] if is_whole(part) and len(part.matrices) == 1 else None

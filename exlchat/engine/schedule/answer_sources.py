@@ -42,17 +42,15 @@ class AnswerSources:
         drafter = None if state.parts.several else self._drafter(state.parts.request)
         if drafter is None or state.parts.guidance is not None:
             return self._plain(state)
-        if runner.rows is not None and _takes_the_best(state):
+        if runner.step is not None and _takes_the_best(state):
             return self._drafted(state, drafter, lambda ids: runner.best_of_rows(sequence, ids), lambda best: best)
         return self._drafted(state, drafter, lambda ids: list(runner.row_logits(sequence, ids)), state.draw)
 
     def _drafter(self, request: GenerationRequest) -> tuple[Drafter, DraftLength] | None:
         kind = request.draft
         if kind == "auto":
-            # Without captured rows the last bits of several tokens are others than those of single steps; and Mirostat
-            # stays on the device where nothing is guessed.
-            pays = self._runner.rows is not None and not is_steered(request.sampling)
-            kind = "ngram" if self._runner.step is None or pays else "off"
+            # Mirostat stays on the device where nothing is guessed.
+            kind = "off" if self._runner.step is not None and is_steered(request.sampling) else "ngram"
         return self._drafters.get(kind)
 
     def _drafted(

@@ -23,15 +23,13 @@ class Runner:
     """Of one model.
 
     Args:
-        graphs: compute short prompts, draw on the device and run ahead; without them the transformer computes and each
-            token is drawn by the host.
+        graphs: compute short prompts and passes of several tokens, draw on the device and run ahead; without them the
+            transformer computes and each token is drawn by the host.
     """
 
     def __init__(self, transformer: Transformer, graphs: DecodeGraphs | None = None) -> None:
         self.transformer = transformer
         self.step = graphs
-        self.rows = graphs if graphs is not None and graphs.rows > 1 else None
-        """For several tokens in one pass; without them they go through the transformer."""
 
     def last_logits(self, sequence: KVSequence, ids: list[int]) -> Tensor:
         """Adds tokens to a sequence, which has room or gets it; float32 logits `[vocab]` behind the last.
@@ -53,18 +51,18 @@ class Runner:
 
     def row_logits(self, sequence: KVSequence, ids: list[int]) -> Tensor:
         """Adds tokens; float32 `[tokens, vocab]` behind each."""
-        if self.rows is None:
+        if self.step is None:
             return self.feed(
                 sequence, ids, lambda new, start: self.transformer.forward(new, sequence, start=start, last_only=False)
             )
-        logits = self.rows.verify(sequence, ids, len(sequence))
+        logits = self.step.verify(sequence, ids, len(sequence))
         sequence.extend(ids)
         return logits
 
     def best_of_rows(self, sequence: KVSequence, ids: list[int]) -> list[int]:
         """Adds tokens; the best one behind each, by a pass of rows."""
-        assert self.rows is not None
-        best = self.rows.greedy(sequence, ids, len(sequence))
+        assert self.step is not None
+        best = self.step.greedy(sequence, ids, len(sequence))
         sequence.extend(ids)
         return best
 

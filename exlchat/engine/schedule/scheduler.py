@@ -1,7 +1,7 @@
 """One loop for all requests to a model: a chunk of a prompt, or a token of each answer.
 
 Answers are rows of one pass where the device has one: each draws by its own settings, under its own grammar, bans and
-stops, and comes to the last bit to what it would be alone. Where there is no such pass they take turns.
+stops, and comes to the last bit to what it would be alone. On a CPU they take turns.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 _Mode = Literal["own", "together", "ahead"]
 _END = object()
-_TURN = 16  # tokens of an answer, where others wait for the step
 _BREATH = 20e-6  # seconds between two steps in which another thread gets at the scheduler
 
 
@@ -51,8 +50,8 @@ class Scheduler:
         transformer, tokenizer, cache: of one model.
         stop_ids: the model's own.
         prefill_chunk: prompt tokens of a step.
-        graphs: draw on the device and run ahead, and where they have rows check guesses in one pass, or take a token of
-            several answers each; without them each token is drawn by the host.
+        graphs: draw on the device and run ahead, check guesses in one pass, and take a token of several answers each;
+            without them each token is drawn by the host.
         archive: pages of earlier runs.
         draft_model: guesses tokens ahead.
         other_cache: makes a second cache, for guidance; called once, when guidance is first asked for.
@@ -77,9 +76,8 @@ class Scheduler:
         self._plans = SamplingPlans(tokenizer, transformer.spec.vocab_size, stop_ids)
         device_rules = DeviceRules(self._plans.vocabulary)
         self._sources = AnswerSources(self.runner, device_rules, draft_model)
-        rows = self.runner.rows
-        self._together = None if rows is None else BatchedHostDraws(rows, device_rules)
-        self._ahead = None if rows is None else BatchedRunAhead(rows, device_rules)
+        self._together = None if graphs is None else BatchedHostDraws(graphs, device_rules)
+        self._ahead = None if graphs is None else BatchedRunAhead(graphs, device_rules)
         self._maker = WorkMaker(
             self.runner,
             cache,
@@ -95,7 +93,6 @@ class Scheduler:
         self._going: list[Work] = []
         self._read_last = False
         self._mode: _Mode = "own"
-        self._tokens = 0
         self._submitted: set[Work] = set()
         self._thread: threading.Thread | None = None
 
@@ -140,8 +137,8 @@ class Scheduler:
         """Events of several answers to one prompt, which is read once; `Finished` of each. Closing ends all.
 
         Each is what `generate` would give with its seed (but in a cache of few bits without a captured step, where an
-        answer alone sees the end of its prompt as it was before it was rounded). They come side by side, unless there
-        is no room for all, or the device has no pass for a token of each: then one behind the other.
+        answer alone sees the end of its prompt as it was before it was rounded). They come side by side, or where there
+        is no room for all one behind the other.
 
         Args:
             request: its own seed does not count.
@@ -154,10 +151,7 @@ class Scheduler:
             raise RequestError(f"{len(seeds)} answers at once; there can be 1 to {MOST_ANSWERS}")
         told: deque[Told | Failed] = deque()
         request, plans = self._planned(request, seeds)
-        work = self._maker.several(
-            request, plans, told.append, together=self.runner.step is None or self._together is not None
-        )
-        return self._running(work, told)
+        return self._running(self._maker.several(request, plans, told.append), told)
 
     def score(self, request: ScoreRequest) -> Running[PrefillProgress | Scored]:
         """How likely the tokens of a sequence are; progress a chunk, `Scored` last. Closing it ends the work.
@@ -207,12 +201,6 @@ class Scheduler:
     @property
     def _vocab_size(self) -> int:
         return self.runner.transformer.spec.vocab_size
-
-    @property
-    def _most_rows(self) -> int:
-        """Answers at once; with windows, as many as there is memory for what they see."""
-        pool, longest = self._cache.pool.size, self._cache.tables.longest
-        return min(MOST_ANSWERS, max(1, pool // longest)) if self._cache.has_windows else MOST_ANSWERS
 
     def _answer(self, request: GenerationRequest, tell: Tell) -> Work:
         request, (plan,) = self._planned(request, [request.seed])
@@ -269,27 +257,17 @@ class Scheduler:
             return True
         if work.apart or any(one.apart for one in going) or (work.guided and any(one.guided for one in going)):
             return False
-        rows, pages = sum(one.rows for one in going), sum(one.pages for one in going)
-        return rows + work.rows <= self._most_rows and pages + work.pages <= self._cache.pool.size
+        all_of_them = (*going, work)
+        pages, windows = sum(one.pages for one in all_of_them), sum(one.windows for one in all_of_them)
+        return sum(one.rows for one in all_of_them) <= MOST_ANSWERS and self._cache.fits(pages, windows)
 
     def _take_turns(self, answering: Sequence[Work]) -> None:
         """A token of each answer. Who finds no page waits for others; if nobody has one, the last to come fails."""
         self._set_mode(answering)
-        if self._mode == "own" and self.runner.step is not None:
-            self._take_turn(self._whose_step(answering))
-            return
         alone = len(self._going) == 1
         able = [work for work in answering if alone or work.has_room()]
         for work in able or answering[-1:]:
             self._take_turn(work)
-
-    def _whose_step(self, answering: Sequence[Work]) -> Work:
-        """A step that runs ahead is one answer's, for some tokens."""
-        self._tokens += 1
-        chosen = answering[self._tokens // _TURN % len(answering)]
-        for state in (state for work in answering if work is not chosen for state in work.states):
-            state.leave_source()
-        return chosen
 
     def _take_turn(self, work: Work) -> None:
         try:
@@ -307,7 +285,7 @@ class Scheduler:
     def _set_mode(self, answering: Sequence[Work]) -> None:
         """How the answers that there are now get their tokens; sources of another kind are left."""
         mode: _Mode = "own"
-        if sum(work.rows for work in answering) > 1 and not self._cache.has_windows:
+        if sum(work.rows for work in answering) > 1:
             if self._ahead is not None and all(work.ahead for work in answering):
                 mode = "ahead"
             elif self._together is not None:

@@ -52,6 +52,7 @@ class Work:
     Args:
         tell: gets its events.
         pages: of the pool that it is expected to fill, and what nobody else may have meanwhile.
+        windows: of these, how many have memory in layers with a window at the same time.
         rows: answers that it makes at once.
         ahead: whether the host has to know nothing before a draw.
         guided: whether it leans away from another prompt.
@@ -59,10 +60,19 @@ class Work:
     """
 
     def __init__(
-        self, tell: Tell, *, pages: int, rows: int = 1, ahead: bool = False, guided: bool = False, apart: bool = False
+        self,
+        tell: Tell,
+        *,
+        pages: int,
+        windows: int,
+        rows: int = 1,
+        ahead: bool = False,
+        guided: bool = False,
+        apart: bool = False,
     ) -> None:
         self.tell = tell
-        self.pages, self.rows, self.ahead, self.guided, self.apart = pages, rows, ahead, guided, apart
+        self.pages, self.windows, self.rows = pages, windows, rows
+        self.ahead, self.guided, self.apart = ahead, guided, apart
         self.turns: Turns = _nothing()
         self.reading = True
         """Whether the next turn is a chunk of its prompt."""
@@ -117,9 +127,11 @@ class WorkMaker:
         self._guides: KVCache | None = None
 
     def answer(self, request: GenerationRequest, plan: SamplingPlan, tell: Tell, *, apart: bool) -> Work:
+        pages = self._pages(request)
         work = Work(
             tell,
-            pages=self._pages(request, 1),
+            pages=pages,
+            windows=self._cache.windows_of(pages),
             ahead=may_run_ahead(request),
             guided=bool(request.guidance_ids),
             apart=apart,
@@ -127,32 +139,30 @@ class WorkMaker:
         work.turns = self._answer(work, request, plan, tell)
         return work
 
-    def several(self, request: GenerationRequest, plans: Sequence[SamplingPlan], tell: Tell, *, together: bool) -> Work:
-        """Several answers to one prompt, a token of each in a turn; one behind the other where there is no room.
-
-        Args:
-            together: whether the device can make them so.
-        """
-        pages = self._pages(request, len(plans))
-        if not together or request.guidance_ids or self._cache.has_windows or pages > self._cache.pool.size:
-            work = Work(tell, pages=self._pages(request, 1), apart=True)
+    def several(self, request: GenerationRequest, plans: Sequence[SamplingPlan], tell: Tell) -> Work:
+        """Several answers to one prompt, a token of each in a turn; one behind the other where there is no room."""
+        alone, prompt, answers = self._pages(request), len(request.prompt_ids), len(plans)
+        each = alone - prompt // PAGE_TOKENS
+        pages = pages_of(prompt) + answers * each
+        windows = self._cache.windows_of(pages_of(prompt), answers=answers, each=each)
+        if request.guidance_ids or not self._cache.fits(pages, windows):
+            work = Work(tell, pages=alone, windows=self._cache.windows_of(alone), apart=True)
             work.turns = self._one_by_one(work, request, plans, tell)
             return work
-        work = Work(tell, pages=pages, rows=len(plans), ahead=may_run_ahead(request))
+        work = Work(tell, pages=pages, windows=windows, rows=answers, ahead=may_run_ahead(request))
         work.turns = self._several(work, request, plans, tell)
         return work
 
     def score(self, request: ScoreRequest, tell: Tell) -> Work:
-        work = Work(tell, pages=pages_of(len(request.ids)))
+        pages = pages_of(len(request.ids))
+        work = Work(tell, pages=pages, windows=self._cache.windows_of(pages))
         work.turns = self._score(work, request, tell)
         return work
 
-    def _pages(self, request: GenerationRequest, answers: int) -> int:
-        """That a prompt and its answers fill: each all that it may say or, where that is not bounded, a long answer."""
-        prompt = len(request.prompt_ids)
+    def _pages(self, request: GenerationRequest) -> int:
+        """That a prompt and its answer fill: all that it may say or, where that is not bounded, a long answer."""
         most = _LONG_ANSWER if request.max_new_tokens is None else request.max_new_tokens
-        each = pages_of(min(prompt + most, self._cache.max_seq_len))
-        return each if answers == 1 else pages_of(prompt) + answers * (each - prompt // PAGE_TOKENS)
+        return pages_of(min(len(request.prompt_ids) + most, self._cache.max_seq_len))
 
     def _answer(self, work: Work, request: GenerationRequest, plan: SamplingPlan, tell: Tell) -> Turns:
         one = _Wanted(request, plan, AnswerClock(request, plan.seed), KVSequence(self._cache))

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(THREADS) dense_experts(const __grid_constant__
     const bool pair = job.y_kind == EXL_Y_GATED;
     wait_for_previous();
     const int expert = produced(static_cast<const int *>(job.chosen) + slot);
-    const uint4 *source = reinterpret_cast<const uint4 *>(static_cast<const half *>(job.x) + (size_t)slot * job.x_stride);
+    const uint4 *source = reinterpret_cast<const uint4 *>(static_cast<const half *>(job.x) + (size_t)(slot / job.x_slots) * job.x_stride);
 #pragma unroll 2
     for (int i = threadIdx.x; i < octets; i += THREADS) x[i] = produced(source + i);
     __syncthreads();
@@ -82,7 +82,7 @@ static bool dense_ok(const ExlDenseProduct &job) {
     if (job.inputs < 8 || job.inputs % 8 || job.inputs > EXL_MAX_DENSE_INPUTS) return false;
     if (job.outputs < 2 || job.outputs % 2 || job.expert_stride % 8) return false;
     if (job.expert_stride < (int64_t)job.inputs * job.outputs) return false;
-    if (job.x_stride && job.x_stride < job.inputs) return false;
+    if (job.x_slots < job.slots && job.x_stride < job.inputs) return false;
     return job.y_stride >= job.outputs && job.blocks >= 1;
 }
 

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-#define EXL_ABI_VERSION 7
+#define EXL_ABI_VERSION 8
 #define EXL_MAX_SECTIONS 6
 #define EXL_MAX_MATRICES 3
 
@@ -175,11 +175,13 @@ typedef struct {
 
 int exl_embed(const ExlEmbed *job, int dependent, void *stream);
 
-/* y float [rows][y_stride] = x over its root mean square, as halves, times weights that are halves, [outputs][width]; a row is
-   the same to the last bit however many there are.
-   x: float [rows][width]; squares as for EXL_X_NORM. width: a multiple of 32. weight begins at whole 16 bytes. */
+/* y float [rows][y_stride] = x times weights that are halves, [outputs][width]; a row is the same to the last bit however
+   many there are.
+   x: float [rows][width] to be divided by its root mean square, squares as for EXL_X_NORM; or half [rows][width], of which
+   squares is null. width: a multiple of 32. weight and halves of x begin at whole 16 bytes. */
 typedef struct {
-    const float *x, *squares;
+    const void *x;
+    const float *squares;
     const void *weight;
     float *y;
     float eps;
@@ -192,49 +194,52 @@ int exl_head(const ExlHead *job, int dependent, void *stream);
 typedef struct {
     void *x;                 /* null where there is no such product */
     const uint16_t *scatter; /* [width]; null: in the order of the features */
+    int64_t stored;          /* from a row of x to the next */
 } ExlSettleCopy;
 
 #define EXL_SETTLE_WIDTH 16384
 #define EXL_SETTLE_SLOTS 17
 enum { EXL_NORM_NONE = 0, EXL_NORM_RMS = 1, EXL_NORM_LAYER = 2 };
 
-/* One row between two products. sum = sum of weights[j] * y[j] + sigmoid(*gate) * added;
+/* Rows between two products, each by itself. sum = sum of weights[j] * y[j] + sigmoid(*gate) * added;
    hidden += multiplier * sum, or * its RMS norm where there is post_norm; every copy = the norm of hidden.
-   y: half or, where y_floats, float [slots][width]; null: none. weights: float [slots]; null: all 1.
-   added: half or float [width]; null: none. gate: float [1]; null: 1 in place of its sigmoid.
+   y: half or, where y_floats, float [rows][slots][width]; null: none. weights: float [rows][slots]; null: all 1.
+   added: half or float [rows][width]; null: none. gate: float, that of a row gate_stride behind that of the row before;
+   null: 1 in place of its sigmoid.
    post_norm, norm, norm_bias: half [width] or null. EXL_NORM_NONE copies hidden itself.
-   width: a multiple of 16, at most EXL_SETTLE_WIDTH. Floats begin at whole 16 bytes, halves and scatters at 8. */
+   rows: 1 to EXL_MAX_ROWS. width: a multiple of 16, at most EXL_SETTLE_WIDTH. Floats begin at whole 16 bytes, halves and
+   scatters at 8, in every row. */
 typedef struct {
-    float *hidden; /* [width] */
+    float *hidden; /* [rows][width] */
     const void *y, *added;
     const float *weights, *gate;
     const void *post_norm, *norm, *norm_bias;
     ExlSettleCopy copies[EXL_MAX_MATRICES];
     float multiplier, post_eps, eps;
-    int32_t width, slots, y_floats, added_floats, norm_kind;
+    int32_t width, rows, slots, gate_stride, y_floats, added_floats, norm_kind;
 } ExlSettle;
 
 int exl_settle(const ExlSettle *job, int dependent, void *stream);
 
-/* Queries and keys normed in place, before exl_attention, in half [heads + 2 * kv_heads][head_dim].
-   EXL_NORM_LAYER: each head by itself; EXL_NORM_RMS: all queries together and all keys together, at most 16384 elements.
+/* Queries and keys normed in place, before exl_attention, in half [rows][heads + 2 * kv_heads][head_dim].
+   EXL_NORM_LAYER: each head by itself; EXL_NORM_RMS: all queries of a row together and all its keys, at most 16384 elements.
    query_norm: half [heads][head_dim], key_norm: half [kv_heads][head_dim]; one of them may be null.
-   head_dim: a multiple of 8, at most 256. Pointers are of 16 bytes. */
+   rows: 1 to EXL_MAX_ROWS. head_dim: a multiple of 8, at most 256. Pointers are of 16 bytes. */
 typedef struct {
     void *qkv;
     const void *query_norm, *key_norm;
     float eps;
-    int32_t heads, kv_heads, head_dim, kind;
+    int32_t rows, heads, kv_heads, head_dim, kind;
 } ExlNormHeads;
 
 int exl_norm_heads(const ExlNormHeads *job, int dependent, void *stream);
 
-/* logits float [vocab], in place: scale * logit, then softcap * tanh(that / softcap) where softcap is not 0. The pointer
-   is of 16 bytes. */
+/* logits float [count], in place: scale * logit, then softcap * tanh(that / softcap) where softcap is not 0. They are those
+   of up to EXL_MAX_ROWS rows of up to EXL_MAX_VOCAB. The pointer is of 16 bytes. */
 typedef struct {
     void *logits;
     float scale, softcap;
-    int32_t vocab;
+    int32_t count;
 } ExlScaleLogits;
 
 int exl_scale_logits(const ExlScaleLogits *job, int dependent, void *stream);
@@ -362,18 +367,19 @@ int exl_chain(const ExlChainJob *job, int dependent, void *stream);
 #define EXL_MAX_CHOSEN 16   /* experts of one token */
 #define EXL_MAX_SLOTS 65536 /* of all tokens of a product */
 
-/* Which experts a token goes to.
-   logits float [rows] = router x + bias: x half [width], router half or (router_float) float [rows][width], bias float
-   [rows] or null. The first `experts` rows are experts; what is behind them is a product and no more.
-   Of the experts the `slots` with the largest logits, the lower number first among equals: chosen int32 [slots], the
-   best first, and weights float [slots], the softmax of all experts' logits, or (renormalised) of the chosen ones'.
-   Whatever the logits are, chosen are different numbers below `experts`.
-   ticket: int32, zero at first, which the steps of one stream may share. width: a multiple of 8. x and router begin at
-   whole 16 bytes. */
+/* Which experts each token goes to.
+   logits float [tokens][rows] = router x + bias: x half [tokens][width], router half or (router_float) float
+   [rows][width], bias float [rows] or null. The first `experts` rows are experts; what is behind them is a product and
+   no more.
+   Of the experts the `slots` with the largest logits, the lower number first among equals: chosen int32 [tokens][slots],
+   the best first, and weights float [tokens][slots], the softmax of all experts' logits, or (renormalised) of the chosen
+   ones'. Whatever the logits are, the chosen of a token are different numbers below `experts`.
+   tickets: int32 [tokens], zero at first, which the steps of one stream may share. tokens: 1 to EXL_MAX_ROWS. width: a
+   multiple of 8. x and router begin at whole 16 bytes. */
 typedef struct {
     const void *x, *router, *bias;
-    void *logits, *chosen, *weights, *ticket;
-    int32_t width, rows, experts, slots, router_float, renormalised;
+    void *logits, *chosen, *weights, *tickets;
+    int32_t tokens, width, rows, experts, slots, router_float, renormalised;
 } ExlRoute;
 
 int exl_route(const ExlRoute *job, int dependent, void *stream);
@@ -394,8 +400,8 @@ typedef struct {
 
 /* y[slot] = x[slot] W of expert chosen[slot], one row each. What is named as in ExlGemv means the same; the plan is that
    of a slot, and only `matrices`, 1 or 2, are of one expert (any; their pointers are not read).
-   table: ExlExpert [experts] in device memory. x: half [slots][x_stride], or one row for all where x_stride is 0; in the
-   order of the features (`gathered`), [features], or in that of the expert's rows, [stored].
+   table: ExlExpert [experts] in device memory. x: half [slots / x_slots][x_stride], a row for x_slots neighbours each; in
+   the order of the features (`gathered`), [features], or in that of the expert's rows, [stored].
    y: EXL_Y_GATED  half [slots][y_stride], at the expert's scatter[column]
       EXL_Y_FLOAT  float [slots][y_stride] */
 typedef struct {
@@ -405,7 +411,7 @@ typedef struct {
     const void *chosen, *x;
     void *y;
     float limit;
-    int32_t experts, slots, matrices, gathered, x_stride, y_kind, y_stride, activation;
+    int32_t experts, slots, matrices, gathered, x_slots, x_stride, y_kind, y_stride, activation;
     int32_t blocks, columns, plan_ints, segments, x_rows, room;
 } ExlExpertProduct;
 
@@ -414,7 +420,7 @@ int exl_expert_product(const ExlExpertProduct *job, int dependent, void *stream)
 #define EXL_MAX_DENSE_INPUTS 24576
 
 /* The same for weights that are not quantized: half [experts][outputs][inputs], expert e at element e * expert_stride.
-   bias: half [experts][outputs] or null. x: half [slots][x_stride] or one row; inputs: a multiple of 8, outputs an even
+   bias: half [experts][outputs] or null. x: half [slots / x_slots][x_stride]; inputs: a multiple of 8, outputs an even
    number; weights and x begin at whole 16 bytes, strides are multiples of 8. blocks: of a slot. */
 typedef struct {
     const void *weights[EXL_EXPERT_MATRICES], *bias[EXL_EXPERT_MATRICES];
@@ -422,7 +428,7 @@ typedef struct {
     void *y;
     int64_t expert_stride;
     float limit;
-    int32_t slots, matrices, inputs, outputs, x_stride, y_kind, y_stride, activation, blocks;
+    int32_t slots, matrices, inputs, outputs, x_slots, x_stride, y_kind, y_stride, activation, blocks;
 } ExlDenseProduct;
 
 int exl_dense_product(const ExlDenseProduct *job, int dependent, void *stream);

@@ -12,10 +12,11 @@ __device__ __forceinline__ float gated(int activation, float limit, float gate, 
     return __fdividef(gate, 1.f + __expf(-1.702f * gate)) * (up + 1.f);
 }
 
-// What both kinds of job have: their outputs, and x for all or for each.
+// What both kinds of job have: their outputs, and the rows of x.
 template <class Job> inline bool slots_ok(const Job &job) {
     if (!job.chosen || !job.x || !job.y || job.slots < 1 || job.slots > EXL_MAX_SLOTS) return false;
-    if (reinterpret_cast<uintptr_t>(job.x) % 16 || job.x_stride < 0 || job.x_stride % 8) return false;
+    if (reinterpret_cast<uintptr_t>(job.x) % 16 || job.x_slots < 1 || job.slots % job.x_slots) return false;
+    if (job.x_stride < 0 || (job.x_slots < job.slots && job.x_stride % 8)) return false;
     if (job.y_kind == EXL_Y_FLOAT) return job.matrices == 1;
     const bool known = is_activation(job.activation) || job.activation == EXL_SWIGLU_OAI;
     return job.y_kind == EXL_Y_GATED && job.matrices == 2 && known;

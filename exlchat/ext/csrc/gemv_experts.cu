@@ -20,7 +20,8 @@ template <int DEPTH> static ExpertProduct product_of_experts(const ExlExpertProd
     ExpertProduct p = {};
     p.product = product_of(one, 1, DEPTH);
     p.table = job.table, p.chosen = static_cast<const int *>(job.chosen), p.limit = job.limit;
-    p.experts = job.experts, p.slots = job.slots, p.blocks = job.blocks, p.x_stride = job.x_stride;
+    p.experts = job.experts, p.slots = job.slots, p.blocks = job.blocks;
+    p.x_slots = job.x_slots, p.x_stride = job.x_stride;
     p.gathered = job.gathered != 0, p.features = job.matrix[0].features;
     p.features_at = p.product.bytes;
     if (p.gathered) p.product.bytes += align16(p.features * 2);
@@ -37,15 +38,17 @@ static int launch_experts(const ExlExpertProduct &job, const ExlGemv &one, int d
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&of_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
     if (error != cudaSuccess) return error;
-    const ExpertProduct p = product_of_experts<DEPTH>(job, one);
+    ExpertProduct p = product_of_experts<DEPTH>(job, one);
     if constexpr (DEPTH > 1) {
         const int less = product_of_experts<DEPTH - 1>(job, one).product.bytes;
         const bool shorter = DEPTH == 4 && dependent && p.product.bytes > of_sm / 64 * 29 && less <= of_sm / 64 * 34;
         if (p.product.bytes > room || shorter) return launch_experts<DEPTH - 1>(job, one, dependent, stream);
     }
     if (p.product.bytes > room) return EXL_BAD_ARGUMENT;
-    const int grid = job.blocks * job.slots;
-    return launch(gemv_experts<DEPTH>, grid > processors ? grid : processors, THREADS, p.product.bytes, dependent, stream, p);
+    p.across = job.blocks * job.slots > processors;
+    const int rows = (processors + job.blocks - 1) / job.blocks;
+    const dim3 grid = p.across ? dim3(job.slots, job.blocks) : dim3(job.blocks, job.slots > rows ? job.slots : rows);
+    return launch(gemv_experts<DEPTH>, grid, THREADS, p.product.bytes, dependent, stream, p);
 }
 
 static bool experts_ok(const ExlExpertProduct &job) {
@@ -58,7 +61,7 @@ static bool experts_ok(const ExlExpertProduct &job) {
         if (!matrix_ok(m) || m.stored != first.stored || m.features != first.features) return false;
         if (m.column_tiles != first.column_tiles) return false;
     }
-    if (job.x_stride && job.x_stride < (job.gathered ? job.matrix[0].features : job.matrix[0].stored)) return false;
+    if (job.x_slots < job.slots && job.x_stride < (job.gathered ? job.matrix[0].features : job.matrix[0].stored)) return false;
     return job.y_stride >= job.matrix[0].column_tiles * 16;
 }
 

@@ -1,10 +1,11 @@
 // The kernel of gemv.cuh for one row of x times matrices that are chosen on the device.
 //
 // A kernel of its own, so that the ordinary one's instructions stay as they are. The blocks of all slots are one grid,
-// those of a slot neighbours. A block learns its expert when the previous kernel has ended, and only then asks for
-// weights; the expert's pointers take the places of the job's in shared memory, and the rest is the ordinary product.
-// x is read while the expert is looked up, since it is the same for all of them: it goes to shared memory in the order of
-// the features, and from there every warp takes its rows in the expert's order.
+// those of a slot neighbours; or, where there are more than the card has at once, those of the same columns of all slots,
+// so that tokens with the same expert find its weights in L2. A block learns its expert when the previous kernel has
+// ended, and only then asks for weights; the expert's pointers take the places of the job's in shared memory, and the rest
+// is the ordinary product. x is read while the expert is looked up, since it is the same for all of a token's slots: it
+// goes to shared memory in the order of the features, and from there every warp takes its rows in the expert's order.
 #pragma once
 #include "experts.cuh"
 #include "gemv_launch.cuh"
@@ -17,12 +18,13 @@ struct ExpertProduct {
     const int *chosen;
     float limit;
     int experts, slots, blocks;  // blocks: of a slot
-    int gathered, features, x_stride;
+    int across;                  // whether neighbours are of other slots
+    int gathered, features, x_slots, x_stride;
     int features_at;  // half [features], in bytes from the beginning of shared memory
 };
 
 // The job of the block becomes that of its expert; by one thread.
-__device__ __forceinline__ void take_expert(Product &job, const ExpertProduct &all, const ExlExpert *from, int slot) {
+__device__ __forceinline__ void take_expert(Product &job, const ExpertProduct &all, const ExlExpert *from, int slot, const half *x) {
     const ulonglong2 *pairs = reinterpret_cast<const ulonglong2 *>(from);
     static_assert(sizeof(ExlExpert) == 4 * sizeof(ulonglong2), "words, scales, biases, gather and scatter");
     const ulonglong2 words = __ldg(pairs), scales = __ldg(pairs + 1), bias = __ldg(pairs + 2), order = __ldg(pairs + 3);
@@ -33,14 +35,19 @@ __device__ __forceinline__ void take_expert(Product &job, const ExpertProduct &a
     job.scatter = reinterpret_cast<const uint16_t *>(order.y);
     const size_t y = (size_t)slot * job.y_stride * (job.y_kind == EXL_Y_FLOAT ? 4 : 2);
     job.y = static_cast<char *>(all.product.y) + y;
-    job.x = static_cast<const half *>(all.product.x) + (size_t)slot * all.x_stride;
+    job.x = x;
+}
+
+// The row of x that a slot reads. A division takes its time.
+__device__ __forceinline__ const half *row_of(const ExpertProduct &job, int slot) {
+    const int row = job.x_slots == 1 ? slot : (job.x_slots == job.slots ? 0 : slot / job.x_slots);
+    return static_cast<const half *>(job.product.x) + (size_t)row * job.x_stride;
 }
 
 // x of the slot, in the order of its features; by all threads.
-__device__ __forceinline__ void bring_features(const ExpertProduct &job, half *to, int slot) {
+__device__ __forceinline__ void bring_features(const ExpertProduct &job, half *to, const half *x) {
     constexpr int AT_ONCE = 8;
     const int octets = job.features / 8, rest = job.features % 8;
-    const half *x = static_cast<const half *>(job.product.x) + (size_t)slot * job.x_stride;
 #pragma unroll 1
     for (int base = 0; base < octets; base += THREADS * AT_ONCE) {
         uint4 v[AT_ONCE];
@@ -107,9 +114,9 @@ template <int DEPTH>
 __global__ void __launch_bounds__(THREADS, 2) gemv_experts(const __grid_constant__ ExpertProduct parameters) {
     extern __shared__ __align__(128) char base[];
     let_next_start();
-    const int t = threadIdx.x, warp = t / LANES, slot = blockIdx.x / parameters.blocks;
-    const int32_t *plan = parameters.product.plan;
-    plan += (size_t)(blockIdx.x - slot * parameters.blocks) * parameters.product.plan_ints;
+    const int t = threadIdx.x, warp = t / LANES;
+    const int slot = parameters.across ? blockIdx.x : blockIdx.y, block = parameters.across ? blockIdx.y : blockIdx.x;
+    const int32_t *plan = parameters.product.plan + (size_t)block * parameters.product.plan_ints;
     const Smem s(base, parameters.product);
     if (slot >= parameters.slots || !copy_plan(parameters.product, plan, s)) {  // it only keeps its place
         wait_for_previous();
@@ -121,15 +128,16 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_experts(const __grid_constant
 #pragma unroll 1
     for (int i = t; i < job.columns * WARPS * 4; i += THREADS)
         reinterpret_cast<float4 *>(s.sums)[i] = {0.f, 0.f, 0.f, 0.f};
+    const half *source = row_of(parameters, slot);
     // Since the step before, all weights have gone through L2, and the table has gone out of it.
-    const int line = blockIdx.x * (128 / (int)sizeof(ExlExpert));
+    const int line = (blockIdx.y * gridDim.x + blockIdx.x) * (128 / (int)sizeof(ExlExpert));
     if (t == 0 && line < parameters.experts) ask_for_l2(parameters.table + line);
     wait_for_previous();
     const ExlExpert *expert = parameters.table + produced(parameters.chosen + slot);
     half *features = reinterpret_cast<half *>(base + parameters.features_at);
-    if (parameters.gathered) bring_features(parameters, features, slot);
+    if (parameters.gathered) bring_features(parameters, features, source);
     const uint16_t *gather = parameters.gathered ? expert->gather : nullptr;
-    if (t == 0) take_expert(*s.job, parameters, expert, slot);
+    if (t == 0) take_expert(*s.job, parameters, expert, slot, source);
     __syncthreads();
     Ring<DEPTH> ring(job, list, base);
     const Range range = {of_x.x, of_x.y, of_x.z};
@@ -139,15 +147,15 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_experts(const __grid_constant
     else stage_halves<1>(job, range, x, ring);
     const int mine = s.count(0), outputs = mine * 16;
     const bool any = t < outputs;
-    const Output first(s, any ? t / 16 : 0, t % 16);
+    const Output of_thread(s, any ? t / 16 : 0, t % 16);
     Ahead ahead;
-    if (any) ask_constants(job, first, ahead);
+    if (any) ask_constants(job, of_thread, ahead);
     __syncwarp();
     sum_blocks<1>(job, range, x, x_sums);
     __syncwarp();
     multiply_row(list, ring, lanes_x<1>(job, x), x_sums, s.sums + warp * 16);
     __syncthreads();
-    if (any) write_of_expert(s, first, mine, parameters.limit, ahead);
+    if (any) write_of_expert(s, of_thread, mine, parameters.limit, ahead);
 #pragma unroll 1
     for (int i = t + THREADS; i < outputs; i += THREADS) {
         const Output o(s, i / 16, i % 16);

@@ -35,8 +35,21 @@ struct HeadWeights {
     }
 };
 
+// Rows of x that are halves already.
+__device__ __forceinline__ void stage_halves(const ExlHead &job, half *x) {
+    const int octets = job.width / 8, stride = head_stride(job.width);
+#pragma unroll 1
+    for (int row = 0; row < job.rows; row++) {
+        const uint4 *from = reinterpret_cast<const uint4 *>(static_cast<const half *>(job.x) + (size_t)row * job.width);
+        uint4 *to = reinterpret_cast<uint4 *>(x + row * stride);
+#pragma unroll 2
+        for (int i = threadIdx.x; i < octets; i += HEAD_THREADS) to[i] = produced(from + i);
+    }
+    __syncthreads();
+}
+
 // Rows of x over their root mean square, as halves, into shared memory.
-__device__ __forceinline__ void stage_rows(const ExlHead &job, half *x) {
+__device__ __forceinline__ void stage_normed(const ExlHead &job, half *x) {
     __shared__ float parts[EXL_MAX_ROWS][HEAD_WARPS];
     const int t = threadIdx.x, pairs = job.width / 2, stride = head_stride(job.width);
 #pragma unroll 1
@@ -53,7 +66,7 @@ __device__ __forceinline__ void stage_rows(const ExlHead &job, half *x) {
 #pragma unroll
         for (int i = 0; i < HEAD_WARPS; i++) all += parts[row][i];
         const float factor = rsqrtf(__fmaf_rn(all, 1.f / job.width, job.eps));
-        const float2 *from = reinterpret_cast<const float2 *>(job.x + (size_t)row * job.width);
+        const float2 *from = reinterpret_cast<const float2 *>(static_cast<const float *>(job.x) + (size_t)row * job.width);
         half2 *to = reinterpret_cast<half2 *>(x + row * stride);
 #pragma unroll 4
         for (int i = t; i < pairs; i += HEAD_THREADS) {
@@ -74,7 +87,8 @@ __global__ void __launch_bounds__(HEAD_THREADS, 2) head(const __grid_constant__ 
     HeadWeights now;
     if (tile < tiles) now.ask(job, tile, 0, lane);
     wait_for_previous();
-    stage_rows(job, x);
+    if (job.squares) stage_normed(job, x);
+    else stage_halves(job, x);
     // The last row stands in for those that are not there.
     const half *mine = x + min(r, job.rows - 1) * head_stride(job.width) + q * 8;
 #pragma unroll 1
@@ -104,7 +118,8 @@ __global__ void __launch_bounds__(HEAD_THREADS, 2) head(const __grid_constant__ 
 }
 
 static bool head_ok(const ExlHead &job) {
-    const bool pointers = job.x && job.squares && job.y && job.weight && reinterpret_cast<uintptr_t>(job.weight) % 16 == 0;
+    const bool pointers = job.x && job.y && job.weight && reinterpret_cast<uintptr_t>(job.weight) % 16 == 0;
+    if (!job.squares && reinterpret_cast<uintptr_t>(job.x) % 16) return false;
     return pointers && job.width >= HEAD_INPUTS && job.width % HEAD_INPUTS == 0 && job.outputs > 0 && job.rows > 0 &&
            job.rows <= EXL_MAX_ROWS && job.y_stride >= job.outputs;
 }
@@ -125,7 +140,9 @@ extern "C" int exl_head(const ExlHead *job, int dependent, void *stream) {
     for (int done = 0, left = passes; left > 0; left--) {
         ExlHead part = *job;
         part.rows = (job->rows - done) / left;
-        part.x = job->x + (size_t)done * job->width, part.squares = job->squares + (size_t)done * (job->width / 16);
+        const size_t of_x = (size_t)done * job->width * (job->squares ? 4 : 2);
+        part.x = static_cast<const char *>(job->x) + of_x;
+        if (job->squares) part.squares = job->squares + (size_t)done * (job->width / 16);
         part.y = job->y + (size_t)done * job->y_stride;
         const int code = exl::launch(exl::head, 2 * processors, exl::HEAD_THREADS, part.rows * of_row, dependent,
                                      static_cast<cudaStream_t>(stream), part);

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(EACH_WARPS *LANES) norm_each_head(const __grid
         return;
     }
     const half2 *weight = static_cast<const half2 *>(weights) + (query ? head : head - job.heads) * job.head_dim / 2;
-    half2 *x = static_cast<half2 *>(job.qkv) + head * job.head_dim / 2;
+    half2 *x = static_cast<half2 *>(job.qkv) + (blockIdx.y * (job.heads + 2 * job.kv_heads) + head) * job.head_dim / 2;
     half2 w[EACH_PAIRS], v[EACH_PAIRS];
     const auto inside = [&](int i) { return i * LANES + lane < job.head_dim / 2; };
 #pragma unroll
@@ -51,7 +51,7 @@ struct __align__(16) Halves8 {
     half2 pairs[4];
 };
 
-// RMS norm of all queries together, and of all keys: a block each.
+// RMS norm of all queries of a row together, and of all its keys: a block each.
 __global__ void __launch_bounds__(TOGETHER_THREADS) norm_heads_together(const __grid_constant__ ExlNormHeads job) {
     __shared__ float parts[TOGETHER_THREADS / LANES];
     let_next_start();
@@ -61,7 +61,8 @@ __global__ void __launch_bounds__(TOGETHER_THREADS) norm_heads_together(const __
         return;
     }
     const int width = (blockIdx.x == 0 ? job.heads : job.kv_heads) * job.head_dim;
-    Halves8 *x = static_cast<Halves8 *>(job.qkv) + (blockIdx.x == 0 ? 0 : job.heads * job.head_dim / 8);
+    const int first = blockIdx.y * (job.heads + 2 * job.kv_heads) + (blockIdx.x == 0 ? 0 : job.heads);
+    Halves8 *x = static_cast<Halves8 *>(job.qkv) + first * job.head_dim / 8;
     Halves8 w[TOGETHER_CHUNKS], v[TOGETHER_CHUNKS];
     const auto at = [&](int i) { return i * TOGETHER_THREADS + (int)threadIdx.x; };
     const auto inside = [&](int i) { return at(i) * 8 < width; };
@@ -105,6 +106,7 @@ static bool norm_heads_ok(const ExlNormHeads &job) {
     const auto whole = [](const void *p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
     if (!job.qkv || (!job.query_norm && !job.key_norm)) return false;
     if (!whole(job.qkv) || !whole(job.query_norm) || !whole(job.key_norm)) return false;
+    if (job.rows < 1 || job.rows > EXL_MAX_ROWS) return false;
     if (job.heads < 1 || job.kv_heads < 1 || job.head_dim < 8 || job.head_dim > 256 || job.head_dim % 8) return false;
     if (job.kind != EXL_NORM_LAYER && job.kind != EXL_NORM_RMS) return false;
     const int most = MOST_TOGETHER / job.head_dim;
@@ -119,7 +121,8 @@ extern "C" int exl_norm_heads(const ExlNormHeads *job, int dependent, void *stre
     const cudaStream_t s = static_cast<cudaStream_t>(stream);
     const bool each = job->kind == EXL_NORM_LAYER;
     int blocks = each ? (job->heads + job->kv_heads + exl::EACH_WARPS - 1) / exl::EACH_WARPS : 2;
-    if (const cudaError_t error = exl::places_to_keep(dependent, blocks)) return error;
-    return each ? exl::launch(exl::norm_each_head, blocks, exl::EACH_WARPS * exl::LANES, 0, dependent, s, *job)
-                : exl::launch(exl::norm_heads_together, blocks, exl::TOGETHER_THREADS, 0, dependent, s, *job);
+    if (const cudaError_t error = exl::places_to_keep(dependent, blocks, job->rows)) return error;
+    const dim3 grid(blocks, job->rows);
+    return each ? exl::launch(exl::norm_each_head, grid, exl::EACH_WARPS * exl::LANES, 0, dependent, s, *job)
+                : exl::launch(exl::norm_heads_together, grid, exl::TOGETHER_THREADS, 0, dependent, s, *job);
 }

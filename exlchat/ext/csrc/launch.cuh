@@ -34,13 +34,13 @@ inline int launch(void (*kernel)(Parameters...), dim3 grid, int threads, int sha
 }
 
 // Makes of a small kernel's blocks one for every multiprocessor, if it has fewer and the next kernel may start early:
-// a multiprocessor left empty would get two of that one's blocks.
-inline cudaError_t places_to_keep(int dependent, int &blocks) {
+// a multiprocessor left empty would get two of that one's blocks. Of several rows each has so many blocks.
+inline cudaError_t places_to_keep(int dependent, int &blocks, int rows = 1) {
     if (!dependent) return cudaSuccess;
     int device = 0, processors = 0;
     cudaError_t error = cudaGetDevice(&device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-    if (blocks < processors) blocks = processors;
+    if (blocks * rows < processors) blocks = (processors + rows - 1) / rows;
     return error;
 }
 

@@ -1,4 +1,4 @@
-// Which experts a token goes to: a warp for the logit of each, and the block that is done last chooses among them.
+// Which experts a token goes to: a warp for the logit of each, and the token's block that is done last chooses among them.
 //
 // The router's weights are constants, so a warp has most of its row in registers before the previous kernel ends.
 #include "device.cuh"
@@ -89,15 +89,16 @@ __device__ __forceinline__ int place_of(const Choice &c, uint32_t key, int exper
     return before;
 }
 
-// By one block. Every expert has a place of its own, so that no choice can be none or twice the same, not even of NaN.
+// By one block, of its token. Every expert has a place of its own, so that no choice can be none or twice the same, not even of NaN.
 __device__ __forceinline__ void choose(const ExlRoute &job, Choice &c) {
-    const int t = threadIdx.x;
+    const int t = threadIdx.x, token = blockIdx.y;
+    const float *logits = static_cast<const float *>(job.logits) + (size_t)token * job.rows;
     float logit[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         const int expert = i * ROUTE_THREADS + t;
         const bool real = expert < job.experts;
-        logit[i] = real ? produced(static_cast<const float *>(job.logits) + expert) : 0.f;
+        logit[i] = real ? produced(logits + expert) : 0.f;
         c.keys[expert] = real ? max(ordered(logit[i]), 1u) : 0;
     }
     __syncthreads();
@@ -107,7 +108,7 @@ __device__ __forceinline__ void choose(const ExlRoute &job, Choice &c) {
         if (expert >= job.experts) break;
         const int place = place_of(c, c.keys[expert], expert, job.experts);
         if (place >= job.slots) continue;
-        static_cast<int *>(job.chosen)[place] = expert;
+        static_cast<int *>(job.chosen)[token * job.slots + place] = expert;
         c.best[place] = logit[i];
     }
     __syncthreads();
@@ -126,7 +127,7 @@ __device__ __forceinline__ void choose(const ExlRoute &job, Choice &c) {
     if (t >= LANES) return;
     const float weight = t < job.slots ? expf(c.best[t] - c.best[0]) : 0.f;
     if (job.renormalised) sum = warp_sum(weight);
-    if (t < job.slots) static_cast<float *>(job.weights)[t] = weight / sum;
+    if (t < job.slots) static_cast<float *>(job.weights)[token * job.slots + t] = weight / sum;
 }
 
 template <class Weight>
@@ -134,21 +135,22 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route(const __grid_constant__ E
     __shared__ __align__(16) Choice choice;
     __shared__ bool last;
     let_next_start();
-    const int number = blockIdx.x * ROUTE_WARPS + threadIdx.x / LANES;
+    const int number = blockIdx.x * ROUTE_WARPS + threadIdx.x / LANES, token = blockIdx.y;
     const bool any = number < job.rows;
     Row<Weight> row(static_cast<const Weight *>(job.router) + (size_t)number * job.width, any ? job.width / 8 : 0);
     const float bias = any && job.bias ? __ldg(static_cast<const float *>(job.bias) + number) : 0.f;
     wait_for_previous();
-    const float sum = row.times(static_cast<const uint4 *>(job.x));
-    if (any && threadIdx.x % LANES == 0) static_cast<float *>(job.logits)[number] = sum + bias;
+    const float sum = row.times(static_cast<const uint4 *>(job.x) + (size_t)token * job.width / 8);
+    if (any && threadIdx.x % LANES == 0) static_cast<float *>(job.logits)[(size_t)token * job.rows + number] = sum + bias;
     __syncthreads();
-    if (threadIdx.x == 0) last = arrive(static_cast<unsigned *>(job.ticket), gridDim.x);
+    if (threadIdx.x == 0) last = arrive(static_cast<unsigned *>(job.tickets) + token, gridDim.x);
     __syncthreads();
     if (last) choose(job, choice);
 }
 
 static bool route_ok(const ExlRoute &job) {
-    if (!job.x || !job.router || !job.logits || !job.chosen || !job.weights || !job.ticket) return false;
+    if (!job.x || !job.router || !job.logits || !job.chosen || !job.weights || !job.tickets) return false;
+    if (job.tokens < 1 || job.tokens > EXL_MAX_ROWS) return false;
     if (reinterpret_cast<uintptr_t>(job.x) % 16 || reinterpret_cast<uintptr_t>(job.router) % 16) return false;
     if (job.experts < 1 || job.experts > EXL_MAX_EXPERTS || job.rows < job.experts) return false;
     if (job.slots < 1 || job.slots > EXL_MAX_CHOSEN || job.slots > job.experts) return false;
@@ -159,7 +161,7 @@ static bool route_ok(const ExlRoute &job) {
 
 extern "C" int exl_route(const ExlRoute *job, int dependent, void *stream) {
     if (!job || !exl::route_ok(*job)) return EXL_BAD_ARGUMENT;
-    const int blocks = (job->rows + exl::ROUTE_WARPS - 1) / exl::ROUTE_WARPS;
+    const dim3 blocks((job->rows + exl::ROUTE_WARPS - 1) / exl::ROUTE_WARPS, job->tokens);
     const cudaStream_t s = static_cast<cudaStream_t>(stream);
     if (job->router_float) return exl::launch(exl::route<float>, blocks, exl::ROUTE_THREADS, 0, dependent, s, *job);
     return exl::launch(exl::route<half>, blocks, exl::ROUTE_THREADS, 0, dependent, s, *job);

@@ -1,7 +1,7 @@
-// Between two products, one row: what attention, MLP or experts give joins the residual, and the products behind get it
-// normed, in halves, in the order in which they are stored.
+// Between two products, a block for each row: what attention, MLP or experts give joins the residual, and the products
+// behind get it normed, in halves, in the order in which they are stored.
 //
-// It is one row, so everything is waiting for memory: the constants are asked for before the previous kernel ends, and
+// They are few rows, so everything is waiting for memory: the constants are asked for before the previous kernel ends, and
 // what it has written at once when it has. Half the threads of a multiprocessor with half its registers, so that a block
 // of the product before and one of the product behind fit beside it.
 #include "device.cuh"
@@ -33,6 +33,14 @@ __device__ __forceinline__ float4 operator*(const float4 &a, const float4 &b) {
 }
 __device__ __forceinline__ float4 operator*(float a, const float4 &b) { return {a * b.x, a * b.y, a * b.z, a * b.w}; }
 __device__ __forceinline__ float sum_of(const float4 &v) { return (v.x + v.y) + (v.z + v.w); }
+// Rounded step by step, so that no compiler makes another number of it for one row than for several.
+__device__ __forceinline__ float squares_of(const float4 &v) {
+    return __fmaf_rn(v.x, v.x, __fmul_rn(v.y, v.y)) + __fmaf_rn(v.z, v.z, __fmul_rn(v.w, v.w));
+}
+__device__ __forceinline__ float4 fma4(const float4 &a, const float4 &b, const float4 &c) {
+    return {__fmaf_rn(a.x, b.x, c.x), __fmaf_rn(a.y, b.y, c.y), __fmaf_rn(a.z, b.z, c.z), __fmaf_rn(a.w, b.w, c.w)};
+}
+__device__ __forceinline__ float4 fma4(float a, const float4 &b, const float4 &c) { return fma4(float4{a, a, a, a}, b, c); }
 
 template <int THREADS> __device__ __forceinline__ float block_sum(float v, float (&parts)[THREADS / LANES]) {
     const int lane = threadIdx.x % LANES;
@@ -42,8 +50,9 @@ template <int THREADS> __device__ __forceinline__ float block_sum(float v, float
     return warp_sum(lane < THREADS / LANES ? parts[lane] : 0.f);
 }
 
-// A row over the threads of the block: four neighbours each, then four behind those of all threads, and so on.
-template <int THREADS, int CHUNKS> struct Settle {
+// A row over the threads of the block: four neighbours each, then four behind those of all threads, and so on. Where there
+// is only ONE, its number is known and takes no registers: with it at run time each of two a layer took 0.3 us longer.
+template <int THREADS, int CHUNKS, bool ONE> struct Settle {
     // There are no registers for everything that is constant: a bias, the scatters of further copies, and in wide rows
     // what comes last, wait in L2.
     static constexpr bool HELD = CHUNKS <= 2;
@@ -55,6 +64,12 @@ template <int THREADS, int CHUNKS> struct Settle {
     ushort4 places[CHUNKS];
 
     __device__ __forceinline__ Settle(const ExlSettle &job) : job(job) {}
+
+    __device__ __forceinline__ static int number() { return ONE ? 0 : blockIdx.x; }
+
+    __device__ __forceinline__ float4 *stream() const {
+        return reinterpret_cast<float4 *>(job.hidden + (size_t)number() * job.width);
+    }
 
     static __device__ __forceinline__ int at(int chunk) { return (chunk * THREADS + threadIdx.x) * 4; }
     __device__ __forceinline__ bool inside(int chunk) const { return at(chunk) < job.width; }
@@ -87,8 +102,9 @@ template <int THREADS, int CHUNKS> struct Settle {
         }
     }
 
-    // Rows of a source; lane n holds the factor of row n.
-    template <class T> __device__ __forceinline__ void add_rows(const void *rows, int count, float factors) {
+    // The row's slots of a source; lane n holds the factor of slot n.
+    template <class T> __device__ __forceinline__ void add_slots(const void *slots, int count, float factors) {
+        const T *mine = static_cast<const T *>(slots) + (size_t)number() * count * job.width / 4;
 #pragma unroll 1
         for (int first = 0; first < count; first += AT_ONCE) {
             T row[AT_ONCE][CHUNKS];
@@ -98,30 +114,30 @@ template <int THREADS, int CHUNKS> struct Settle {
                 for (int c = 0; c < CHUNKS; c++) {
                     row[n][c] = T{};
                     if (first + n < count && inside(c))
-                        row[n][c] = produced(static_cast<const T *>(rows) + ((first + n) * job.width + at(c)) / 4);
+                        row[n][c] = produced(mine + ((first + n) * job.width + at(c)) / 4);
                 }
 #pragma unroll
             for (int n = 0; n < AT_ONCE; n++) {
                 const float factor = __shfl_sync(~0u, factors, first + n);
 #pragma unroll
                 for (int c = 0; c < CHUNKS; c++)
-                    if (first + n < count) sum[c] = sum[c] + factor * floats_of(row[n][c]);
+                    if (first + n < count) sum[c] = fma4(factor, floats_of(row[n][c]), sum[c]);
             }
         }
     }
-    __device__ __forceinline__ void add_source(const void *rows, int floats, int count, float factors) {
-        if (floats) add_rows<float4>(rows, count, factors);
-        else add_rows<Halves4>(rows, count, factors);
+    __device__ __forceinline__ void add_source(const void *slots, int floats, int count, float factors) {
+        if (floats) add_slots<float4>(slots, count, factors);
+        else add_slots<Halves4>(slots, count, factors);
     }
     // What has been produced: the residual, and the sum of what joins it.
     __device__ __forceinline__ void read() {
         const int lane = threadIdx.x % LANES;
-        const float slot = job.weights && lane < job.slots ? produced(job.weights + lane) : 1.f;
-        const float gate = job.gate ? produced(job.gate) : 0.f;
+        const float slot = job.weights && lane < job.slots ? produced(job.weights + number() * job.slots + lane) : 1.f;
+        const float gate = job.gate ? produced(job.gate + number() * job.gate_stride) : 0.f;
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++) {
             sum[c] = hidden[c] = {0.f, 0.f, 0.f, 0.f};
-            if (inside(c)) hidden[c] = produced(reinterpret_cast<const float4 *>(job.hidden) + at(c) / 4);
+            if (inside(c)) hidden[c] = produced(stream() + at(c) / 4);
         }
         if (job.y) add_source(job.y, job.y_floats, job.slots, slot);
         if (job.added) add_source(job.added, job.added_floats, 1, job.gate ? __fdividef(1.f, 1.f + __expf(-gate)) : 1.f);
@@ -133,15 +149,15 @@ template <int THREADS, int CHUNKS> struct Settle {
         if (job.post_norm) {
             float squares = 0.f;
 #pragma unroll
-            for (int c = 0; c < CHUNKS; c++) squares += sum_of(sum[c] * sum[c]);
+            for (int c = 0; c < CHUNKS; c++) squares += squares_of(sum[c]);
             factor *= rsqrtf(block_sum<THREADS>(squares, parts) / job.width + job.post_eps);
 #pragma unroll
             for (int c = 0; c < CHUNKS; c++) sum[c] = sum[c] * floats_of(post[c]);
         }
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++) {
-            hidden[c] = hidden[c] + factor * sum[c];
-            if (inside(c)) reinterpret_cast<float4 *>(job.hidden)[at(c) / 4] = hidden[c];
+            hidden[c] = fma4(factor, sum[c], hidden[c]);
+            if (inside(c)) stream()[at(c) / 4] = hidden[c];
         }
     }
 
@@ -164,10 +180,10 @@ template <int THREADS, int CHUNKS> struct Settle {
         }
         float squares = 0.f;
 #pragma unroll
-        for (int c = 0; c < CHUNKS; c++) squares += sum_of(hidden[c] * hidden[c]);
+        for (int c = 0; c < CHUNKS; c++) squares += squares_of(hidden[c]);
         const float scale = rsqrtf(block_sum<THREADS>(squares, parts) / job.width + job.eps);
 #pragma unroll
-        for (int c = 0; c < CHUNKS; c++) hidden[c] = scale * hidden[c] * floats_of(weight[c]) + floats_of(bias[c]);
+        for (int c = 0; c < CHUNKS; c++) hidden[c] = fma4(scale * hidden[c], floats_of(weight[c]), floats_of(bias[c]));
     }
 
     __device__ __forceinline__ void write() const {
@@ -175,7 +191,7 @@ template <int THREADS, int CHUNKS> struct Settle {
         for (int i = 0; i < EXL_MAX_MATRICES; i++) {
             const ExlSettleCopy &copy = job.copies[i];
             if (!copy.x) continue;
-            half *x = static_cast<half *>(copy.x);
+            half *x = static_cast<half *>(copy.x) + number() * copy.stored;
 #pragma unroll
             for (int c = 0; c < CHUNKS; c++) {
                 if (!inside(c)) continue;
@@ -194,15 +210,15 @@ template <int THREADS, int CHUNKS> struct Settle {
     }
 };
 
-template <int THREADS, int CHUNKS>
+template <int THREADS, int CHUNKS, bool ONE>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS) settle(const __grid_constant__ ExlSettle job) {
     __shared__ float parts[3][THREADS / LANES];
     let_next_start();
-    if (blockIdx.x > 0) {  // it only keeps its place
+    if (blockIdx.x >= (ONE ? 1 : job.rows)) {  // it only keeps its place
         wait_for_previous();
         return;
     }
-    Settle<THREADS, CHUNKS> row(job);
+    Settle<THREADS, CHUNKS, ONE> row(job);
     row.ask_constants();
     wait_for_previous();
     row.read();
@@ -215,22 +231,26 @@ static bool whole(const void *p, int bytes) { return reinterpret_cast<uintptr_t>
 
 static bool settle_ok(const ExlSettle &job) {
     if (!job.hidden || !whole(job.hidden, 16) || job.width < 16 || job.width % 16 || job.width > MOST_WIDTH) return false;
+    if (job.rows < 1 || job.rows > EXL_MAX_ROWS || job.gate_stride < 0) return false;
     if (job.y && (job.slots < 1 || job.slots > MOST_SLOTS)) return false;
     if (!whole(job.y, job.y_floats ? 16 : 8) || !whole(job.added, job.added_floats ? 16 : 8)) return false;
     if (job.norm_kind < EXL_NORM_NONE || job.norm_kind > EXL_NORM_LAYER) return false;
     if (job.norm_kind != EXL_NORM_NONE && !job.norm) return false;
     if (!whole(job.post_norm, 8) || !whole(job.norm, 8) || !whole(job.norm_bias, 8)) return false;
     for (const ExlSettleCopy &copy : job.copies)
-        if (copy.x && !whole(copy.scatter ? static_cast<const void *>(copy.scatter) : copy.x, 8)) return false;
+        if (copy.x && (copy.stored < job.width || (!copy.scatter && copy.stored % 4) ||
+                       !whole(copy.scatter ? static_cast<const void *>(copy.scatter) : copy.x, 8)))
+            return false;
     return true;
 }
 
 // Where the next kernel's blocks start early, a multiprocessor left empty would get two of them, and that product would
 // take twice as long; so a block goes to each.
 template <int THREADS, int CHUNKS> int launch_settle(const ExlSettle &job, int dependent, cudaStream_t stream) {
-    int blocks = 1;
+    int blocks = job.rows;
     if (const cudaError_t error = places_to_keep(dependent, blocks)) return error;
-    return launch(settle<THREADS, CHUNKS>, blocks, THREADS, 0, dependent, stream, job);
+    return job.rows == 1 ? launch(settle<THREADS, CHUNKS, true>, blocks, THREADS, 0, dependent, stream, job)
+                         : launch(settle<THREADS, CHUNKS, false>, blocks, THREADS, 0, dependent, stream, job);
 }
 
 }  // namespace exl

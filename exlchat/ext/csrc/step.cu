@@ -35,12 +35,12 @@ __global__ void __launch_bounds__(SCALE_THREADS) scale_logits(const __grid_const
     wait_for_previous();
     const int at = (blockIdx.x * SCALE_THREADS + threadIdx.x) * 4;
     float *logits = static_cast<float *>(job.logits) + at;
-    if (at + 4 <= job.vocab) {
+    if (at + 4 <= job.count) {
         const float4 v = produced(reinterpret_cast<const float4 *>(logits));
         *reinterpret_cast<float4 *>(logits) = float4{scaled_logit(job, v.x), scaled_logit(job, v.y),
                                                      scaled_logit(job, v.z), scaled_logit(job, v.w)};
     } else {
-        for (int i = 0; i < job.vocab - at; i++) logits[i] = scaled_logit(job, produced(logits + i));
+        for (int i = 0; i < job.count - at; i++) logits[i] = scaled_logit(job, produced(logits + i));
     }
 }
 
@@ -64,8 +64,8 @@ extern "C" int exl_embed(const ExlEmbed *job, int dependent, void *stream) {
 }
 
 extern "C" int exl_scale_logits(const ExlScaleLogits *job, int dependent, void *stream) {
-    if (!job || !job->logits || reinterpret_cast<uintptr_t>(job->logits) % 16 || job->vocab < 1) return EXL_BAD_ARGUMENT;
-    if (!(job->softcap >= 0.f) || job->vocab > EXL_MAX_VOCAB) return EXL_BAD_ARGUMENT;
-    const int each = exl::SCALE_THREADS * 4, blocks = (job->vocab + each - 1) / each;
+    if (!job || !job->logits || reinterpret_cast<uintptr_t>(job->logits) % 16 || job->count < 1) return EXL_BAD_ARGUMENT;
+    if (!(job->softcap >= 0.f) || job->count > EXL_MAX_ROWS * EXL_MAX_VOCAB) return EXL_BAD_ARGUMENT;
+    const int each = exl::SCALE_THREADS * 4, blocks = (job->count + each - 1) / each;
     return exl::launch(exl::scale_logits, blocks, exl::SCALE_THREADS, 0, dependent, static_cast<cudaStream_t>(stream), *job);
 }
