@@ -39,7 +39,7 @@ def drawn_by_host(request: GenerationRequest) -> bool:
 
 def may_run_ahead(request: GenerationRequest) -> bool:
     """Whether the host needs to know nothing before a draw."""
-    return request.constraint is None and not request.guidance_ids and not drawn_by_host(request)
+    return request.constraint is None and not drawn_by_host(request)
 
 
 class BatchedHostDraws:
