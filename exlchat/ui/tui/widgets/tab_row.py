@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from textual import on
 from textual.containers import Container
 from textual.content import Content
 from textual.message import Message
@@ -45,7 +44,7 @@ class TabRow(Container):
 
     def compose(self) -> ComposeResult:
         if self._shown:
-            row = [Tab(_label(one), id=_dom_id(one)) for one in self._shown]
+            row = [_ConversationTab(one) for one in self._shown]
             tabs = Tabs(*row, active=_dom_id(self._shown[self._at]))
             tabs.can_focus = False
             yield tabs
@@ -64,14 +63,16 @@ class TabRow(Container):
                     tab.label = _label(one)
             self.query_one(Tabs).active = _dom_id(wanted[at])
 
-    @on(Tabs.TabActivated)
-    def _activated(self, event: Tabs.TabActivated) -> None:
-        """Somebody has clicked on one; what `show` has made the active one is the open one already."""
-        event.stop()
-        by_id = {_dom_id(one): one.ident for one in self._shown}
-        chosen = event.tab.id or ""
-        if event.tabs.is_attached and chosen == event.tabs.active and chosen in by_id:
-            self.post_message(self.Chosen(by_id[chosen]))
+
+class _ConversationTab(Tab):
+    """Only a click chooses: that a tab was made the active one is told late, when somebody may have gone on."""
+
+    def __init__(self, one: Shown) -> None:
+        super().__init__(_label(one), id=_dom_id(one))
+        self._ident = one.ident
+
+    def on_click(self) -> None:
+        self.post_message(TabRow.Chosen(self._ident))
 
 
 def _dom_id(one: Shown) -> str:
