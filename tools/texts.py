@@ -20,7 +20,8 @@ _CODE_CHARACTERS = 1_500_000
 
 
 def main() -> None:
-    held_out, kept = [], []
+    held_out: list[str] = []
+    kept: list[str] = []
     for kind in (_prose(), _code(), _talk()):
         for number, piece in enumerate(kind):
             (held_out if number % _HELD_OUT == _HELD_OUT - 1 else kept).append(piece)

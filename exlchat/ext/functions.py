@@ -54,6 +54,7 @@ DRY_MOST, CHAIN_BLOCKS, ADJUST_IDS = _values("DRY_MOST CHAIN_BLOCKS ADJUST_IDS")
 (CHAIN_SCRATCH_BYTES,) = _values("CHAIN_SCRATCH_BYTES")
 MAX_EXPERTS, MAX_CHOSEN, MAX_SLOTS = _values("MAX_EXPERTS MAX_CHOSEN MAX_SLOTS")
 (MAX_DENSE_INPUTS,) = _values("MAX_DENSE_INPUTS")
+(MOST_ROUNDED_ROWS,) = _values("MOST_ROUNDED_ROWS")
 HEAD_INPUTS = 32
 CHAIN_SCRATCH_BYTES_A_TOKEN = 24
 
@@ -166,6 +167,14 @@ class CExpertProduct(Structure):
 
 class CDenseProduct(Structure):
     _fields_ = _fields("ExlDenseProduct")
+
+
+class CHandOn(Structure):
+    _fields_ = _fields("ExlHandOn")
+
+
+class CImprove(Structure):
+    _fields_ = _fields("ExlImprove")
 
 
 def _functions() -> Iterator[tuple[str, list[type[Any]]]]:

@@ -11,6 +11,7 @@ from exlchat.ext.library import Library
 from exlchat.ext.pages import PageKernels
 from exlchat.ext.products import Products
 from exlchat.ext.prompt import PromptKernels
+from exlchat.ext.rounding import RoundingKernels
 from exlchat.ext.sampling import SamplerKernels
 from exlchat.ext.settle import SettleKernels
 
@@ -26,6 +27,7 @@ class Kernels(
     ChainKernels,
     PromptKernels,
     PageKernels,
+    RoundingKernels,
 ):
     def __init__(self, library: Library) -> None:
         Products.__init__(self, library)
@@ -38,3 +40,4 @@ class Kernels(
         PromptKernels.__init__(self, library)
         PageKernels.__init__(self, library)
         ExpertKernels.__init__(self, library)
+        RoundingKernels.__init__(self, library)

@@ -20,11 +20,13 @@ from exlchat.engine.convert.measured import Measured, from_json, to_json
 from exlchat.engine.convert.observing import HEAD, Notes, ObservingLoader, Sum, open_observed
 from exlchat.engine.convert.passes import Passes
 from exlchat.engine.convert.rounding import Rounded, Statistics, losses, lost, round_matrix, statistics
+from exlchat.engine.convert.steps import KernelSteps, Steps, TorchSteps
 from exlchat.engine.convert.text import digest
 from exlchat.engine.convert.work import WorkFolder
 from exlchat.engine.formats import exl2
 from exlchat.engine.formats.exl2 import BIT_WIDTHS
 from exlchat.engine.layers.transformer import Transformer
+from exlchat.engine.loading import open_extension
 from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.llm.info import ModelError
@@ -87,7 +89,9 @@ class Conversion:
         self._spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
         self._widths = widths_near(wanted)
         self._on_step = on_step
+        self._steps: Steps = TorchSteps()
         if device.type == "cuda":
+            self._steps = KernelSteps(open_extension(device, None, None))
             # Statistics are sums of hundreds of thousands of products: their inputs need no more digits.
             torch.set_float32_matmul_precision("high")
         self._layers = self._spec.num_layers
@@ -127,7 +131,7 @@ class Conversion:
                     stats = self._statistics(matrix, notes, known)
                     layout = measured[matrix.name].table.layout(plan.choices[matrix.name])
                     weight = matrix.columns()[stats.order]
-                    rounded = round_matrix(weight, stats, layout, self._importance(matrix, costs, notes))
+                    rounded = round_matrix(self._steps, weight, stats, layout, self._importance(matrix, costs, notes))
                     tensors.update(_checked(matrix, rounded))
                     error, size = lost(rounded, weight)
                     mean = plan.choices[matrix.name].bits / weight.numel()
@@ -241,7 +245,10 @@ class Conversion:
             weight = torch.cat([matrix.columns() for matrix in group], dim=1)[stats.order]
             importance = torch.cat([self._importance(matrix, costs, notes) for matrix in group])
             parts = [matrix.outputs for matrix in group]
-            lost_by = {size: losses(weight, stats, importance, parts, widths=widths, size=size) for size in GROUP_SIZES}
+            lost_by = {
+                size: losses(self._steps, weight, stats, importance, parts, widths=widths, size=size)
+                for size in GROUP_SIZES
+            }
             for number, matrix in enumerate(group):
                 of_matrix = {size: values[:, :, number].T.double().numpy() for size, values in lost_by.items()}
                 found[matrix.name] = Measured(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from exlchat.engine.convert.scales import Scales, handed_on, refit, search
+from exlchat.engine.convert.scales import Scales, halves, refit, search
+from exlchat.engine.convert.steps import Steps
 from exlchat.engine.formats import exl2
 from exlchat.llm.info import ModelError
 
@@ -72,7 +73,14 @@ def statistics(moments: Tensor, name: str) -> Statistics:
 
 
 def losses(
-    weight: Tensor, stats: Statistics, importance: Tensor, parts: Sequence[int], *, widths: Sequence[int], size: int
+    steps: Steps,
+    weight: Tensor,
+    stats: Statistics,
+    importance: Tensor,
+    parts: Sequence[int],
+    *,
+    widths: Sequence[int],
+    size: int,
 ) -> Tensor:
     """What each group would lose at each width, were all groups of that width: `[B, G, parts]`, on the CPU.
 
@@ -83,16 +91,16 @@ def losses(
         widths: B bits.
         size: rows of a group.
     """
-    rows = weight.unsqueeze(0).repeat(len(widths), 1, 1)
-    halves = torch.tensor([1 << (bits - 1) for bits in widths], device=weight.device, dtype=torch.float32)[:, None]
+    rows = weight.unsqueeze(1).repeat(1, len(widths), 1)
+    half = halves(widths, weight.device)
     found = []
     for first in range(0, len(weight), size):
         end = min(first + size, len(weight))
         inside = stats.upper[first:end, first:end]
-        chosen = search(rows[:, first:end], inside, widths, importance, parts)
+        chosen = search(steps, rows[first:end], inside, widths, importance=importance, parts=parts)
         scale = torch.stack([torch.cat([part.values for part in of_width]) for of_width in chosen])
-        errors = handed_on(rows[:, first:end].transpose(0, 1), inside, scale, -halves, halves - 1)
-        rows[:, end:] -= torch.einsum("rk,rbn->bkn", stats.upper[first:end, end:], errors)
+        _, errors = steps.rounded(rows[first:end], inside, scale, half)
+        rows[end:] -= torch.einsum("rk,rbn->kbn", stats.upper[first:end, end:], errors)
         lost = errors.square().sum(0) * importance
         found.append(torch.stack([part.sum(1) for part in torch.split(lost, list(parts), dim=1)], dim=1))
     return torch.stack(found, dim=1).cpu()
@@ -143,7 +151,7 @@ class Rounded:
         return {name: tensor.cpu().contiguous() for name, tensor in found.items()}
 
 
-def round_matrix(weight: Tensor, stats: Statistics, layout: Layout, importance: Tensor) -> Rounded:
+def round_matrix(steps: Steps, weight: Tensor, stats: Statistics, layout: Layout, importance: Tensor) -> Rounded:
     """The codes of a matrix.
 
     Args:
@@ -158,13 +166,15 @@ def round_matrix(weight: Tensor, stats: Statistics, layout: Layout, importance: 
     for bits, size in layout:
         end = first + size
         inside = stats.upper[first:end, first:end]
-        found = search(rows[None, first:end], inside, [bits], importance, [weight.shape[1]])[0][0]
-        codes[first:end], errors = _round_group(rows[first:end], inside, found.values, bits)
-        rows[end:] -= stats.upper[first:end, end:].T @ errors
+        group = rows[first:end].unsqueeze(1)
+        found = search(steps, group, inside, [bits], importance=importance, parts=[weight.shape[1]])[0][0]
+        of_group, errors = steps.rounded(group, inside, found.values[None], halves([bits], rows.device))
+        codes[first:end] = of_group[:, 0]
+        rows[end:] -= stats.upper[first:end, end:].T @ errors[:, 0]
         scales.append(found)
         first = end
     rounded = Rounded(layout, codes, scales, stats)
-    _improve(rounded, weight, importance)
+    _improve(steps, rounded, weight, importance)
     return rounded
 
 
@@ -175,20 +185,7 @@ def lost(rounded: Rounded, weight: Tensor) -> tuple[float, float]:
     return float((error * (moments @ error)).sum()), float((weight * (moments @ weight)).sum())
 
 
-def _round_group(rows: Tensor, upper: Tensor, scale: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Signed codes and errors, both `[R, N]`, of products rounded as the reader does."""
-    half = 1 << (bits - 1)
-    codes, errors = torch.empty_like(rows), torch.empty_like(rows)
-    for row in range(len(rows)):
-        wanted = rows[row]
-        if row:
-            wanted = wanted - upper[:row, row] @ errors[:row]
-        codes[row] = (wanted / scale).round_().clamp_(-half, half - 1)
-        errors[row] = (wanted - (codes[row] * scale).half()) / upper[row, row]
-    return codes, errors
-
-
-def _improve(rounded: Rounded, weight: Tensor, importance: Tensor) -> None:
+def _improve(steps: Steps, rounded: Rounded, weight: Tensor, importance: Tensor) -> None:
     """Coordinate descent: scales with codes held, then each row's codes with all others held. No step loses."""
     curve = rounded.stats.moments.clone()
     curve.diagonal().add_(_RIDGE * float(curve.diagonal().mean()))
@@ -205,23 +202,8 @@ def _improve(rounded: Rounded, weight: Tensor, importance: Tensor) -> None:
             if scales is not rounded.scales[number]:
                 after = (rounded.codes[group] * scales.values).half().float()
                 start = start + curve[group, group] @ (after - before)
-            _improve_rows(rounded.codes[group], start, curve[group, group], scales.values, bits)
+            steps.improve(rounded.codes[group], start, curve[group, group], scales.values, 1 << (bits - 1))
             rounded.scales[number] = scales
             after = (rounded.codes[group] * scales.values).half().float()
             gradient += curve[:, group] @ (after - before)
             first += rows
-
-
-def _improve_rows(codes: Tensor, gradient: Tensor, curve: Tensor, scale: Tensor, bits: int) -> None:
-    """In place, row by row, all columns at once; `gradient` `[R, N]` as it is before."""
-    half = 1 << (bits - 1)
-    changes = torch.empty_like(codes)
-    for row in range(len(codes)):
-        slope = gradient[row]
-        if row:
-            slope = slope + curve[row, :row] @ changes[:row]
-        old = codes[row]
-        # The nearest code to the least of a parabola: never a worse one than what is there.
-        new = (old - slope / (curve[row, row] * scale)).round_().clamp_(-half, half - 1)
-        changes[row] = (new * scale).half().float() - (old * scale).half().float()
-        codes[row] = new

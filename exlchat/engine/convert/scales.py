@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from exlchat.engine.convert.steps import Steps
+
 STEPS = 16
 """A column's scale is `(index + 1)^2 / 256` of the group's largest; indices have four bits."""
 
@@ -20,8 +22,6 @@ _FACTORS = {2: (0.35, 1.25), 3: (0.45, 1.2), 4: (0.55, 1.15), 5: (0.65, 1.1), 6:
 _CANDIDATES = 16
 _LARGEST = torch.linspace(0.62, 1.06, 23)
 _REFITTED = torch.tensor([0.94, 0.97, 0.99, 1.0, 1.01, 1.03, 1.06])
-# Floats of errors that are held at once while candidates are tried.
-_AT_ONCE = 2**27
 # float16 holds 1/256 of it with three digits.
 _SMALLEST = 2.0**-12
 
@@ -52,12 +52,12 @@ def steps_below(largest: Tensor) -> Tensor:
 
 
 def search(
-    rows: Tensor, upper: Tensor, widths: Sequence[int], importance: Tensor, parts: Sequence[int]
+    steps: Steps, rows: Tensor, upper: Tensor, widths: Sequence[int], *, importance: Tensor, parts: Sequence[int]
 ) -> list[list[Scales]]:
     """The scales of a group at several widths.
 
     Args:
-        rows: float32 `[B, R, N]`, the group's rows for each width.
+        rows: float32 `[R, B, N]`, the group's rows for each width.
         upper: float32 `[R, R]`, what hands errors on inside the group.
         widths: B bits.
         importance: float32 `[N]`, by which a column's loss counts.
@@ -69,8 +69,8 @@ def search(
     limits = torch.tensor([_FACTORS[bits] for bits in widths], device=rows.device)
     factors = limits[:, :1] + (limits[:, 1:] - limits[:, :1]) * torch.linspace(0, 1, _CANDIDATES, device=rows.device)
     tops = torch.tensor([(1 << bits) - 1 for bits in widths], device=rows.device, dtype=torch.float32)
-    base = rows.abs().amax(1).clamp_min(1e-8) / (tops[:, None] / 2)
-    losses = _losses_of(rows, upper, widths, factors, base)
+    base = rows.abs().amax(0).clamp_min(1e-8) / (tops[:, None] / 2)
+    losses = steps.losses(rows, upper, factors[:, :, None] * base[:, None], halves(widths, rows.device))
     return [
         [
             _choose(losses[number][:, part], base[number][part], factors[number], importance[part])
@@ -80,38 +80,9 @@ def search(
     ]
 
 
-def handed_on(rows: Tensor, upper: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Errors of rounding row by row, each handed on to the rows below: float32 `[R, ...]`, over what `upper` has.
-
-    Args:
-        rows: float32 `[R, ...]`.
-        scale, low, high: `[...]`, or what broadcasts to it: step, and least and greatest code in steps.
-    """
-    size = len(rows)
-    errors = torch.empty(size, rows[0].numel(), device=rows.device)
-    shape = rows.shape[1:]
-    for row in range(size):
-        wanted = rows[row]
-        if row:
-            wanted = wanted - (upper[:row, row] @ errors[:row]).view(shape)
-        code = torch.minimum(torch.maximum((wanted / scale).round_(), low), high)
-        errors[row] = ((wanted - code * scale) / upper[row, row]).flatten()
-    return errors.view(rows.shape)
-
-
-def _losses_of(rows: Tensor, upper: Tensor, widths: Sequence[int], factors: Tensor, base: Tensor) -> Tensor:
-    """float32 `[B, P, N]`: the sum of squared errors of each column with each candidate."""
-    count, size, columns = rows.shape
-    halves = torch.tensor([1 << (bits - 1) for bits in widths], device=rows.device, dtype=torch.float32)
-    halves = halves.view(count, 1, 1)
-    losses = torch.empty(count, _CANDIDATES, columns, device=rows.device)
-    step = max(_AT_ONCE // (size * count * _CANDIDATES), 1)
-    for first in range(0, columns, step):
-        part = slice(first, first + step)
-        scale = factors[:, :, None] * base[:, None, part]
-        wide = rows[:, :, part].transpose(0, 1).unsqueeze(2).expand(-1, -1, _CANDIDATES, -1)
-        losses[:, :, part] = handed_on(wide, upper, scale, -halves, halves - 1).square_().sum(0)
-    return losses
+def halves(widths: Sequence[int], device: torch.device) -> Tensor:
+    """float32 `[B]`: codes lie between `-half` and `half - 1`."""
+    return torch.tensor([1 << (bits - 1) for bits in widths], device=device, dtype=torch.float32)
 
 
 def _choose(losses: Tensor, base: Tensor, factors: Tensor, importance: Tensor) -> Scales:

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-#define EXL_ABI_VERSION 8
+#define EXL_ABI_VERSION 9
 #define EXL_MAX_SECTIONS 6
 #define EXL_MAX_MATRICES 3
 
@@ -432,6 +432,33 @@ typedef struct {
 } ExlDenseProduct;
 
 int exl_dense_product(const ExlDenseProduct *job, int dependent, void *stream);
+
+#define EXL_MOST_ROUNDED_ROWS 128
+
+/* The converter's: `size` rows of a group are rounded one behind the other, each column with several scales. What row i
+   of a column is wrong by, over upper[i][i], times upper[i][j] is taken from every later row j.
+   rows: float [size][batch][columns]. upper: float [size][size]. scale: float [batch][candidates][columns]. half: float
+   [batch], codes lie between -half and half - 1. codes, errors: float [size][batch][candidates][columns] or null.
+   losses: float [batch][candidates][columns], the sum of squared errors. halved: products are rounded to halves.
+   size: 32 to EXL_MOST_ROUNDED_ROWS, a multiple of 32. */
+typedef struct {
+    const void *rows, *upper, *scale, *half;
+    void *codes, *errors, *losses;
+    int32_t size, batch, candidates, columns, halved;
+} ExlHandOn;
+
+int exl_hand_on(const ExlHandOn *job, int dependent, void *stream);
+
+/* Codes float [size][columns] of a group become better ones, row by row: gradient float [size][columns] is that of half
+   the loss before, curve float [size][size] its symmetric matrix, scale float [columns]. */
+typedef struct {
+    void *codes;
+    const void *gradient, *curve, *scale;
+    float half;
+    int32_t size, columns;
+} ExlImprove;
+
+int exl_improve(const ExlImprove *job, int dependent, void *stream);
 
 #ifdef __cplusplus
 }

@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from exlchat.engine.convert.rounding import losses, lost, round_matrix, statistics
-from exlchat.engine.convert.scales import handed_on, steps_below
+from exlchat.engine.convert.scales import steps_below
+from exlchat.engine.convert.steps import TorchSteps
 from exlchat.engine.formats import exl2
 from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
 from exlchat.llm.info import ModelError
+
+STEPS = TorchSteps()
 
 
 def inputs(features: int, seed: int = 0, tokens: int = 600) -> Tensor:
@@ -48,15 +51,19 @@ def test_errors_are_handed_on_as_the_textbook_does_it() -> None:
         rest -= inverse[:, row : row + 1] * error
         inverse = inverse - inverse[:, row : row + 1] @ inverse[row : row + 1] / inverse[row, row]
         inverse[row, row] = 1.0
-    found = handed_on(weight[stats.order], stats.upper, scale, torch.tensor(-8.0), torch.tensor(7.0))
-    assert torch.allclose(found.double(), wanted, atol=2e-4)
+    rows, half = weight[stats.order].unsqueeze(1), torch.tensor([8.0])
+    _, found = STEPS.rounded(rows, stats.upper, scale[None], half)
+    # Products are rounded as the reader does.
+    assert torch.allclose(found[:, 0].double(), wanted, atol=2e-3)
+    sums = STEPS.losses(rows, stats.upper, scale[None, None], half)
+    assert torch.allclose(sums[0, 0].double(), wanted.square().sum(0), rtol=1e-3)
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
 def test_less_is_lost_than_by_rounding_alone(bits: int) -> None:
     x, weight = inputs(128), matrix(128, 64)
     stats = statistics(x.T @ x / len(x), "m")
-    rounded = round_matrix(weight[stats.order], stats, [(bits, 64)] * 2, torch.ones(64))
+    rounded = round_matrix(STEPS, weight[stats.order], stats, [(bits, 64)] * 2, torch.ones(64))
     plain = exl2.dequantize(quantize_matrix(weight, [Section(bits, 1.0, 64)], permutation=stats.order)).float()
     assert lost(rounded, weight[stats.order])[0] < 0.6 * mean_square(x, plain - weight)
 
@@ -70,7 +77,7 @@ def test_what_is_written_reads_back_bit_for_bit(layout: list[tuple[int, int]], o
     features = sum(rows for _, rows in layout)
     x, weight = inputs(features, seed), matrix(features, outputs, seed)
     stats = statistics(x.T @ x / len(x), "m")
-    rounded = round_matrix(weight[stats.order], stats, layout, torch.ones(outputs))
+    rounded = round_matrix(STEPS, weight[stats.order], stats, layout, torch.ones(outputs))
     tensors = rounded.tensors()
     assert torch.equal(exl2.dequantize(tensors)[stats.order].float(), rounded.values())
     assert [(group.bits, group.rows) for group in exl2.read_groups(tensors)] == layout
@@ -81,10 +88,10 @@ def test_what_is_written_reads_back_bit_for_bit(layout: list[tuple[int, int]], o
 def test_tables_say_what_a_width_loses() -> None:
     x, weight = inputs(128), matrix(128, 64)
     stats = statistics(x.T @ x / len(x), "m")
-    table = losses(weight[stats.order], stats, torch.ones(64), [32, 32], widths=[4, 3, 2], size=64)
+    table = losses(STEPS, weight[stats.order], stats, torch.ones(64), [32, 32], widths=[4, 3, 2], size=64)
     assert table.shape == (3, 2, 2)
     for place, bits in enumerate((4, 3, 2)):
-        rounded = round_matrix(weight[stats.order], stats, [(bits, 64)] * 2, torch.ones(64))
+        rounded = round_matrix(STEPS, weight[stats.order], stats, [(bits, 64)] * 2, torch.ones(64))
         # Coordinate descent is not in the tables, nor is the damping in what is lost.
         assert 0.6 < lost(rounded, weight[stats.order])[0] / float(table[place].sum()) < 1.05
 
@@ -94,7 +101,7 @@ def test_inputs_that_never_occur_and_inputs_that_are_alike_are_no_trouble() -> N
     x[:, 7] = 0
     x[:, 9] = x[:, 8]
     stats = statistics(x.T @ x / len(x), "m")
-    rounded = round_matrix(matrix(64, 32)[stats.order], stats, [(4, 64)], torch.ones(32))
+    rounded = round_matrix(STEPS, matrix(64, 32)[stats.order], stats, [(4, 64)], torch.ones(32))
     assert bool(rounded.values().isfinite().all())
 
 
