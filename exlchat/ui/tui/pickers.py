@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from textual.color import Color
 from textual.content import Content
 
 from exlchat.app.chat import tree_actions
@@ -24,6 +25,7 @@ from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from exlchat.app.chat.tree_lines import TreeLine
     from exlchat.chat.store.search import SearchHit
@@ -36,6 +38,7 @@ _AROUND = 9
 """Columns of a list at most, and those of its frame, its bar and what stands before a row."""
 _TYPED = 500
 _SHOWN_SEED = 0
+_COLOURFUL = ("256", "truecolor")
 _CHOOSES = "Enter chooses · Esc leaves"
 
 
@@ -177,7 +180,7 @@ class Pickers:
 
         screen = self._screen
         listed = PERSONAS.all()
-        by_id = {one.id: one.persona for one in listed.entries}
+        by_id = {one.id: one for one in listed.entries}
         now = screen.session.persona
         rows = [
             Row(
@@ -190,10 +193,12 @@ class Pickers:
         ]
         user = screen.shelf.settings.user_name
 
-        def preview(ident: str) -> str:
-            frozen = freeze(by_id[ident], user=user, now=datetime.now(), seed=_SHOWN_SEED)
+        def preview(ident: str) -> str | Content:
+            one = by_id[ident]
+            frozen = freeze(one.persona, user=user, now=datetime.now(), seed=_SHOWN_SEED)
             greeting = f"\n\n“{frozen.greetings[0]}”" if frozen.greetings else ""
-            return f"{frozen.system_text}{greeting}"
+            text = f"{frozen.system_text}{greeting}"
+            return text if one.picture is None else _below_its_picture(one.picture, text, screen)
 
         for problem in listed.problems:
             screen.tell(problem, warning=True)
@@ -283,3 +288,16 @@ def _branch_row(line: TreeLine, when: str, *, is_shown: bool, is_tip: bool) -> C
         Content(printable(line.text)),
         Content.styled(f"  {when}", "$quiet-text"),
     )
+
+
+def _below_its_picture(picture: Path, text: str, screen: ChatView) -> Content:
+    """The text of a persona, its picture above it where the terminal has colours enough."""
+    from exlchat.ui.render.avatar import AvatarError, avatar
+
+    if screen.app.console.no_color or screen.app.console.color_system not in _COLOURFUL:
+        return Content(text)
+    try:
+        shown = avatar(picture, Color.parse(screen.app.theme_variables["surface"]))
+    except AvatarError as error:
+        shown = Content.styled(one_line(str(error), 80), "$quiet-text")
+    return Content("\n\n").join((shown, Content(text)))

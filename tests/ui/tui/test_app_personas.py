@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
 
 from exlchat import paths
 from exlchat.chat.personas.frozen import FrozenPersona
-from tests.ui.app_harness import app, idle, say, shown, told
+from tests.ui.app_harness import app, chat_app, idle, say, shown, told, transcript
 from tests.ui.scripted_engine import ScriptedEngine
 
 ADA = FrozenPersona("Ada", "Ada", "User", 0, system="You are Ada.", greetings=("Come in.", "Hello."))
@@ -88,13 +89,19 @@ async def test_another_persona_speaks_from_here_on(tmp_path: Path) -> None:
         assert "nobody-at-all" in told(chat)
 
 
+def beside_the_list(pilot: Pilot[int]) -> list[str]:
+    """The lines of the screen from where the conversation begins: a start without any shows no list."""
+    left = transcript(pilot).region.x
+    return [line[left:].strip() for line in shown(chat_app(pilot)).splitlines()]
+
+
 async def test_names_stand_over_what_is_said_and_the_card_is_folded(tmp_path: Path) -> None:
     long = "You are Ada.\n" + "She counts.\n" * 40
     ada = FrozenPersona("Ada", "Countess", "Anna", 0, system=long, greetings=("Come in.", "Hello.", "Yes?"))
     chat = app(tmp_path, ScriptedEngine("Sit down.", "Again."), persona=ada)
     async with chat.run_test(size=(120, 30)) as pilot:
         await pilot.pause()
-        lines = [line[31:].strip() for line in shown(chat).splitlines()]
+        lines = beside_the_list(pilot)
         assert "┊ ▸ Ada · You are Ada. … 41 lines" in lines
         assert lines[lines.index("Countess") + 1] == "│ Come in."
         assert "│ ‹1/3› · /alternative 2 shows another greeting" in lines
@@ -105,14 +112,14 @@ async def test_names_stand_over_what_is_said_and_the_card_is_folded(tmp_path: Pa
         assert "‹3/3› · /alternative 1 shows another greeting" in shown(chat)
         await say(pilot, "Thank you.")
         await idle(pilot)
-        lines = [line[31:].strip() for line in shown(chat).splitlines()]
+        lines = beside_the_list(pilot)
         assert lines[lines.index("Anna") + 1] == "▌ Thank you."
         assert "shows another greeting" not in shown(chat)
         answers = [number for number, line in enumerate(lines) if line == "Countess"]
         assert [lines[number + 1] for number in answers] == ["│ Yes?", "│ Sit down."]
         await say(pilot, "/retry")
         await idle(pilot)
-        lines = [line[31:].strip() for line in shown(chat).splitlines()]
+        lines = beside_the_list(pilot)
         assert lines[len(lines) - 1 - lines[::-1].index("Countess") + 1] == "│ Again."
         # A click on the line shows all of it, a key folds it again.
         row = next(number for number, line in enumerate(shown(chat).splitlines()) if "▸ Ada" in line)
