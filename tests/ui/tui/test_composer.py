@@ -225,6 +225,7 @@ async def test_commands_are_offered_while_one_is_typed(tmp_path: Path) -> None:
             "/set",
             "/settings",
             "/sidebar",
+            "/speak",
             "/stats",
             "/stop",
             "/system",
