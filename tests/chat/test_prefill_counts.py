@@ -18,6 +18,7 @@ from exlchat.chat.turn_plan import TurnOptions
 from exlchat.engine import GenerationRequest, LocalEngine, load
 from exlchat.llm.sampling import SamplingSettings
 from tests.engine.counting import PassedTokens
+from tests.patience import PATIENCE
 from tests.random_models import edit_json, save_random_llama
 
 CHATML = (
@@ -175,10 +176,16 @@ def test_a_template_that_drops_thinking_reads_from_there_on(chat: Chat, tmp_path
 
 def test_a_restart_with_the_disk_reads_the_new_message_only(model_dir: Path, chat: Chat, tmp_path: Path) -> None:
     disk = {"page_folder": tmp_path / "cache", "page_bytes": 10**9}
+    # Of conversations that are kept nowhere no page is kept either.
+    chat.store = ConversationStore(tmp_path / "conversations.db")
     chat.engine = load(model_dir, device="cpu", kv_cache="fp32", **disk)  # type: ignore[arg-type]
     ident = chat.new(SYSTEM)
     first = chat.answer(ident, "Tell me something.")
-    chat.engine._parts.archive.note_prefill(1000, 100.0)  # type: ignore[union-attr]
+    archive = chat.engine._parts.archive
+    assert archive is not None
+    archive.note_prefill(1000, 100.0)
+    # What takes a busy machine longer than the two seconds of a close is lost, as it should be.
+    assert archive.flush(PATIENCE)
     chat.engine.close()
     chat.engine = load(model_dir, device="cpu", kv_cache="fp32", **disk)  # type: ignore[arg-type]
     chat.answer(ident, "And now?")

@@ -11,6 +11,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
+from exlchat.engine.weights.files import read_bytes
 from exlchat.engine.weights.folder import INDEX
 from exlchat.llm.info import ModelError
 
@@ -77,7 +78,7 @@ def write_folder(
         for file in sorted(source.iterdir()):
             skipped = file.suffix in (*_WEIGHTS, *_CODE) or file.name in ("config.json", INDEX)
             if not skipped and file.is_file() and file.stat().st_size <= _LARGEST_COPY:
-                shutil.copyfile(file, unfinished / file.name)
+                (unfinished / file.name).write_bytes(read_bytes(file, largest=_LARGEST_COPY))
         (unfinished / "config.json").write_text(
             json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
         )

@@ -14,14 +14,17 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from exlchat.engine.weights.files import read_object
 from exlchat.llm.info import ModelError
+from exlchat.untrusted.files import UntrustedFileError, read_bytes, read_text
 
 _JOB = "job.json"
 _FORMAT = 1
+_LARGEST_PART = 2**36
+"""Bytes; a layer of the largest models has a sixteenth of it."""
 
 
 class WorkFolder:
@@ -70,9 +73,9 @@ class WorkFolder:
         if not file.exists():
             return None
         try:
-            return load_file(file)
-        except (SafetensorError, OSError) as error:
-            raise ModelError(f"{file}: is damaged ({error}); delete it, and it is made again") from None
+            return load(read_bytes(file, largest=_LARGEST_PART, kind="part"))
+        except (SafetensorError, UntrustedFileError) as error:
+            raise _damaged(file, error) from None
 
     def has(self, name: str) -> bool:
         return self._file(name).exists()
@@ -87,10 +90,11 @@ class WorkFolder:
 
     def text(self, name: str) -> str:
         """A part that is there, as it was kept."""
+        file = self._file(name)
         try:
-            return self._file(name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ModelError(f"{self._file(name)}: cannot be read ({error}); delete it, and it is made again") from None
+            return read_text(file, largest=_LARGEST_PART, kind="part")
+        except UntrustedFileError as error:
+            raise _damaged(file, error) from None
 
     def drop(self, folder: str) -> None:
         shutil.rmtree(self.path / folder, ignore_errors=True)
@@ -108,6 +112,11 @@ class WorkFolder:
 
     def _file(self, name: str) -> Path:
         return self.path / name
+
+
+def _damaged(file: Path, error: Exception) -> ModelError:
+    why = error.clause if isinstance(error, UntrustedFileError) else str(error)
+    return ModelError(f"{file}: is damaged ({why}); delete it, and it is made again")
 
 
 def _unwritten(path: Path, error: OSError) -> ModelError:
