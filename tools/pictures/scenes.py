@@ -216,6 +216,18 @@ for _theme in ("exlchat-dark", "exlchat-light"):
             await there.ask(question)
 
 
+@picture("narrow", "80 columns", size=(80, 24), theme="rime")
+async def narrow(there: Stage) -> None:
+    """A small terminal."""
+    there.open("Words by length")
+
+
+@picture("wide", "200 columns", size=(200, 40), sidebar=True)
+async def wide(there: Stage) -> None:
+    """Text, composer and status begin at one column, however wide the terminal is."""
+    there.open("Words by length")
+
+
 for _theme in load_themes(paths.shipped_themes(), paths.shipped_themes())[0]:
 
     @picture(f"theme-{_theme}", f"/theme {_theme}", file=f"theme-{_theme}", theme=_theme)
