@@ -22,7 +22,7 @@ from exlchat.engine.bench.random_checkpoint import tokenizer_json
 from exlchat.engine.bench.shapes import Shape, named_shape
 from exlchat.engine.convert.conversion import Step
 from exlchat.engine.convert.run import Wishes, convert
-from exlchat.engine.evaluate.compare import Read, figures_of
+from exlchat.engine.evaluate.compare import figures_of, read
 from exlchat.engine.placement import choose_device
 from exlchat.engine.weights.checkpoint import Checkpoint
 
@@ -59,7 +59,7 @@ def main() -> None:
 
 def quality(typed: argparse.Namespace, device: torch.device, folder: Path) -> None:
     rows = load_file(typed.ids)["input_ids"].flatten()[: ROWS * LENGTH].view(ROWS, LENGTH).long()
-    reference = Read(Checkpoint(typed.source), rows, device)
+    reference = read(Checkpoint(typed.source), rows, device)
     print("| bits | head | bytes | original | perplexity | original | divergence | original | ratio | same token |")
     print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
     for head in typed.head:
@@ -76,7 +76,7 @@ def quality(typed: argparse.Namespace, device: torch.device, folder: Path) -> No
         for written in convert(wishes, lambda _: None, print):
             bits = float(written.folder.name.removesuffix("bpw"))
             size, divergence, perplexity = ORIGINAL[bits]
-            found = figures_of(Read(Checkpoint(written.folder), rows, device), rows, reference)
+            found = figures_of(read(Checkpoint(written.folder), rows, device), rows, reference)
             assert found.divergence is not None
             own = found.divergence.mean
             print(

@@ -28,7 +28,7 @@ _USAGE = """exlchat [MODEL] [PROMPT] [options]
        exlchat template list|show|import [options]
        exlchat build-ext [options]
        exlchat config COMMAND [options]
-       exlchat convert SOURCE OUT [options]
+       exlchat convert SOURCE [OUT] [options]
        exlchat evaluate MODEL... [options]
        exlchat completions SHELL
        exlchat doctor"""

@@ -20,7 +20,7 @@ COMMANDS = {
     "build-ext": "exlchat.cli.build_ext",
     "completions": "exlchat.cli.completions",
     "config": "exlchat.cli.config",
-    "convert": "exlchat.cli.convert",
+    "convert": "exlchat.cli.convert.command",
     "doctor": "exlchat.cli.doctor.command",
     "evaluate": "exlchat.cli.evaluate.command",
     "models": "exlchat.cli.models",

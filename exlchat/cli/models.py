@@ -63,7 +63,16 @@ def run(arguments: Sequence[str]) -> ExitCode:
     if not listed:
         return print_lines(["No model was found. exlchat pull org/name fetches one from Hugging Face."])
     now = datetime.datetime.now()
-    return print_lines(line for entry in listed for line in _lines(entry, now))
+    return print_lines([*(line for entry in listed for line in _lines(entry, now)), *_advice(listed)])
+
+
+def _advice(listed: Sequence[Entry]) -> list[str]:
+    """Where to ask what of a model would fit."""
+    for entry in listed:
+        problem = entry.card.fit.problem if entry.card.fit else None
+        if problem is not None and "weights" in problem and not entry.card.format.startswith("EXL2"):
+            return ["exlchat convert MODEL --advise says which bits of it would fit, and with which cache."]
+    return []
 
 
 def _lines(entry: Entry, now: datetime.datetime) -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from exlchat.app.library.download import fetch, is_there
 from exlchat.app.library.hub import PullError, look_up, parse_name, tell_warnings
@@ -71,12 +73,26 @@ def run(arguments: Sequence[str]) -> ExitCode:
             from exlchat.engine.weights.check import check
 
             check(folder)
+            advice = _advice(folder)
     except (PullError, ModelError) as error:
         lines.say(str(error))
         return ExitCode.ERROR
     finally:
         lines.clear()
+    for line in advice:
+        lines.say(line)
     return print_lines([str(folder), f"exlchat {name}"])
+
+
+def _advice(folder: Path) -> list[str]:
+    """Where to ask what a model of other formats than EXL2 could be."""
+    from exlchat.engine.formats.inventory import describe_format
+    from exlchat.engine.weights.checkpoint import Checkpoint
+
+    kind = describe_format(Checkpoint(folder))
+    if kind.startswith("EXL2"):
+        return []
+    return [f"it is {kind}; exlchat convert {shlex.quote(str(folder))} --advise says which EXL2 bits a card holds"]
 
 
 class _Progress:

@@ -20,7 +20,7 @@ from exlchat.cli.build_ext import build_parser as build_ext_parser
 from exlchat.cli.chat import build_parser as chat_parser
 from exlchat.cli.completions import build_parser as completions_parser
 from exlchat.cli.config import build_parser as config_parser
-from exlchat.cli.convert import build_parser as convert_parser
+from exlchat.cli.convert.command import build_parser as convert_parser
 from exlchat.cli.doctor.command import build_parser as doctor_parser
 from exlchat.cli.evaluate.command import build_parser as evaluate_parser
 from exlchat.cli.models import build_parser as models_parser

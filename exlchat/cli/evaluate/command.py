@@ -34,7 +34,7 @@ exit codes:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    from exlchat.cli.convert import tokens_typed
+    from exlchat.cli.convert.command import tokens_typed
 
     parser = Parser("exlchat evaluate", _ABOUT, _EPILOG, "exlchat evaluate MODEL... [options]")
     models = parser.add_argument_group("models")

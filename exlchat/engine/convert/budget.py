@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from exlchat.engine.convert.allocation import Choice, Table, allocate, uniform
 from exlchat.engine.convert.observing import HEAD
@@ -40,9 +41,30 @@ class Plan:
         return sum(self.choices[name].bits for name in chosen) / max(weights, 1)
 
 
-def head_bits(table: Table, width: int) -> int:
+class Sized(Protocol):
+    """A matrix: its inputs and its outputs as stored."""
+
+    @property
+    def features(self) -> int: ...
+
+    @property
+    def outputs(self) -> int: ...
+
+
+def head_bits(head: Sized, width: int) -> int:
     """What the original's head of this width takes."""
-    return stored_bits(table.features, table.outputs, HEAD_RECIPES[width])
+    return stored_bits(head.features, head.outputs, HEAD_RECIPES[width])
+
+
+def body_bits(matrices: Mapping[str, Sized], bits: float) -> int:
+    """What all matrices but the head may take together at so many a weight."""
+    return int(_SHARE * bits * sum(part.features * part.outputs for name, part in matrices.items() if name != HEAD))
+
+
+def most_bits(matrices: Mapping[str, Sized], bits: float, head_width: int | None = None) -> int:
+    """What body and head may take together on disk; arguments as of `plan`."""
+    head = head_bits(matrices[HEAD], head_width or DEFAULT_HEAD_BITS) if HEAD in matrices else 0
+    return body_bits(matrices, bits) + head
 
 
 def plan(tables: Mapping[str, Table], bits: float, *, head_width: int | None = None, same: bool = False) -> Plan:
@@ -56,14 +78,11 @@ def plan(tables: Mapping[str, Table], bits: float, *, head_width: int | None = N
     Raises:
         ModelError: so few bits cannot be met.
     """
-    body = {name: table for name, table in tables.items() if name != HEAD}
-    budget = int(_SHARE * bits * sum(table.features * table.outputs for table in body.values()))
     head = tables.get(HEAD)
-    if head is None:
-        return _planned(body, budget, same=same)
-    if head_width is not None:
+    if head is not None and head_width is not None:
+        body = {name: table for name, table in tables.items() if name != HEAD}
         of_body, of_head = (
-            _planned(body, budget, same=same),
+            _planned(body, body_bits(tables, bits), same=same),
             _planned({HEAD: head}, head_bits(head, head_width), same=same),
         )
         return Plan(
@@ -72,14 +91,14 @@ def plan(tables: Mapping[str, Table], bits: float, *, head_width: int | None = N
             of_body.bits + of_head.bits,
             of_body.weights + of_head.weights,
         )
-    return _planned(tables, budget + head_bits(head, DEFAULT_HEAD_BITS), same=same)
+    return _planned(tables, most_bits(tables, bits), same=same)
 
 
-def bits_for(tables: Mapping[str, Table], total: int) -> float:
+def bits_for(matrices: Mapping[str, Sized], total: int, head_width: int | None = None) -> float:
     """Bits a weight of the body for which all matrices take `total` bits on disk."""
-    body = sum(table.features * table.outputs for name, table in tables.items() if name != HEAD)
-    head = head_bits(tables[HEAD], DEFAULT_HEAD_BITS) if HEAD in tables else 0
-    return (total - head) / max(body, 1)
+    body = sum(part.features * part.outputs for name, part in matrices.items() if name != HEAD)
+    head = head_bits(matrices[HEAD], head_width or DEFAULT_HEAD_BITS) if HEAD in matrices else 0
+    return (total - head) / max(_SHARE * body, 1)
 
 
 def _planned(tables: Mapping[str, Table], budget: int, *, same: bool) -> Plan:

@@ -16,19 +16,22 @@ from torch import Tensor
 from exlchat.engine.convert import budget, output
 from exlchat.engine.convert.allocation import Table
 from exlchat.engine.convert.matrices import Matrix, matrices_of, stays
-from exlchat.engine.convert.measured import Measured, from_json, to_json
+from exlchat.engine.convert.measured import CACHES, Measured, read_caches, read_tables, table_part, to_json
 from exlchat.engine.convert.observing import HEAD, Notes, ObservingLoader, Sum, open_observed
 from exlchat.engine.convert.passes import Passes
 from exlchat.engine.convert.rounding import Rounded, Statistics, losses, lost, round_matrix, statistics
+from exlchat.engine.convert.shapes import staying
 from exlchat.engine.convert.steps import KernelSteps, Steps, TorchSteps
 from exlchat.engine.convert.text import digest
 from exlchat.engine.convert.work import WorkFolder
+from exlchat.engine.evaluate.compare import Read, figures_of, read, read_with
 from exlchat.engine.formats import exl2
 from exlchat.engine.formats.exl2 import BIT_WIDTHS
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.loading import open_extension
 from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.ext.kv_formats import KINDS
 from exlchat.llm.info import ModelError
 
 GROUP_SIZES = (32, 64, 128)
@@ -46,7 +49,7 @@ class Step:
     """How far a conversion is.
 
     Args:
-        phase: `sensitivity`, `tables`, `rounding` or `writing`.
+        phase: `sensitivity`, `tables`, `caches` or `rounding`.
         done, total: layers of it.
         line: what is to be told of a matrix, if anything.
     """
@@ -99,7 +102,7 @@ class Conversion:
     def measure(self) -> dict[str, Measured]:
         """What each matrix loses at each width, measured where the work folder does not have it yet."""
         costs = self._costs()
-        missing = [index for index in range(self._layers + 1) if not self._work.has(_table_part(index))]
+        missing = [index for index in range(self._layers + 1) if not self._work.has(table_part(index))]
         if missing:
             transformer, loader = self._open()
             passes = Passes(transformer, loader, self._rows)
@@ -107,11 +110,30 @@ class Conversion:
                 notes = self._read(passes, index, moments=index in missing)
                 if notes is not None:
                     self._work.keep_text(
-                        _table_part(index), to_json(self._measure(self._held(loader, index), notes, costs))
+                        table_part(index), to_json(self._measure(self._held(loader, index), notes, costs))
                     )
                 self._on_step(Step("tables", index + 1, self._layers + 1))
-        parts = (from_json(self._work.text(_table_part(index))) for index in range(self._layers + 1))
-        return {name: entry for part in parts for name, entry in part.items()}
+        found: dict[str, Measured] = {}
+        for index in range(self._layers + 1):
+            found.update(read_tables(self._work.path / table_part(index)) or {})
+        return found
+
+    def caches(self, checked: Tensor) -> Read:
+        """The source as it reads text that nothing is calibrated with; keeps what each kind of cache loses there."""
+        part = self._work.path / CACHES
+        if read_caches(part) is not None:
+            return read(self._checkpoint, checked, self._device)
+        kinds = [name for name, kind in KINDS.items() if name != "fp32" and kind.fits(self._spec.head_dim)]
+        exact, *others = read_with(
+            [None, *kinds], self._checkpoint, checked, self._device, _counted(self._on_step, "caches", self._layers)
+        )
+        lost: dict[str, float] = {}
+        for kind, other in zip(kinds, others, strict=True):
+            divergence = figures_of(other, checked, exact).divergence
+            assert divergence is not None
+            lost[kind] = max(divergence.mean, 0.0)
+        self._work.keep_text(CACHES, json.dumps(lost))
+        return exact
 
     def round(self, plan: budget.Plan, measured: Mapping[str, Measured], name: str) -> None:
         """Every layer's codes, kept under the plan's name where they are not there yet."""
@@ -153,17 +175,8 @@ class Conversion:
         output.write_folder(folder, self._parts(name, measured), config, self._checkpoint.path)
         self._work.drop(name)
 
-    def other_bytes(self, measured: Mapping[str, Measured]) -> int:
-        """Of the tensors that stay floats, in float16."""
-        names = self._staying(measured)
-        return sum(2 * math.prod(self._checkpoint.shape(name)) for name in names)
-
-    def _staying(self, measured: Mapping[str, Measured]) -> list[str]:
-        taken = {entry.key for entry in measured.values()}
-        return sorted(name for name in self._checkpoint.names if name.rpartition(".")[0] not in taken)
-
     def _parts(self, name: str, measured: Mapping[str, Measured]) -> Iterator[output.Part]:
-        for tensor in self._staying(measured):
+        for tensor in staying(self._checkpoint, {entry.key for entry in measured.values()}):
             yield partial(stays, self._checkpoint, tensor)
         for index in range(self._layers + 1):
             yield partial(self._codes, name, index)
@@ -192,13 +205,7 @@ class Conversion:
         if found is None:
             rows = self._rows[:: math.ceil(self._rows.numel() / _COST_TOKENS)]
             transformer, loader = self._open()
-            done = 0
-
-            def tick() -> None:
-                nonlocal done
-                done += 1
-                self._on_step(Step("sensitivity", done, 2 * self._layers))
-
+            tick = _counted(self._on_step, "sensitivity", 2 * self._layers)
             sums = Passes(transformer, loader, rows).costs(tick)
             found = {f"{key}{_COUNT}": torch.tensor([entry.count]) for key, entry in sums.items()}
             found.update({key: entry.total.cpu() for key, entry in sums.items()})
@@ -257,6 +264,17 @@ class Conversion:
         return found
 
 
+def _counted(on_step: OnStep, phase: str, total: int) -> Callable[[], None]:
+    done = 0
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        on_step(Step(phase, done, total))
+
+    return tick
+
+
 def job(
     checkpoint: Checkpoint, rows: Tensor, device: torch.device, wanted: Sequence[float]
 ) -> dict[str, str | int | float]:
@@ -290,10 +308,6 @@ def _checked(matrix: Matrix, rounded: Rounded) -> dict[str, Tensor]:
     if matrix.bias is not None:
         named[f"{matrix.name}.bias"] = matrix.bias.half().cpu()
     return named
-
-
-def _table_part(index: int) -> str:
-    return f"tables/{index:05d}.json"
 
 
 def _codes_part(name: str, index: int) -> str:

@@ -114,13 +114,17 @@ class ObservingLoader(LayerLoader):
         return head if isinstance(head, Observed) else self._observe(HEAD, head)
 
     def _observe(self, key: str, layer: Linear) -> Observed:
-        wrong = int((~layer.weight.isfinite()).sum())
-        if wrong:
-            raise ModelError(f"{key}: {wrong} of its weights are no numbers; get the model again")
+        self.check(key, layer.weight)
         # Not joined with others, as what is mapped from a file is not.
         observed = Observed(layer.weight, layer.bias, mapped=True, key=key, loader=self)
         self.held[key] = observed
         return observed
+
+    def check(self, key: str, weight: Tensor) -> None:
+        """Raises `ModelError` for weights that are no numbers."""
+        wrong = int((~weight.isfinite()).sum())
+        if wrong:
+            raise ModelError(f"{key}: {wrong} of its weights are no numbers; get the model again")
 
 
 class OneAtATime(Sequence[DecoderLayer]):
@@ -162,6 +166,20 @@ class DifferentiableOperations(TorchOperations):
         return activate(first, activation) * second
 
 
+def has_head(checkpoint: Checkpoint) -> bool:
+    """Whether the file holds a head of its own."""
+    return any(name.startswith(f"{HEAD}.") for name in checkpoint.names)
+
+
+def check_form(checkpoint: Checkpoint, spec: ModelSpec) -> None:
+    """Raises `ModelError` for a model that EXL2 has no form for."""
+    if spec.experts is not None and spec.experts.stacked:
+        raise ModelError(
+            f"{checkpoint.path}: all experts of a layer stand in one tensor ({spec.architecture}), which EXL2 has no "
+            "form for; run it as it is"
+        )
+
+
 def open_observed(
     checkpoint: Checkpoint, spec: ModelSpec, device: torch.device, length: int
 ) -> tuple[Transformer, ObservingLoader]:
@@ -170,14 +188,9 @@ def open_observed(
     Raises:
         ModelError: it cannot be read, or EXL2 cannot hold it.
     """
-    if spec.experts is not None and spec.experts.stacked:
-        raise ModelError(
-            f"{checkpoint.path}: all experts of a layer stand in one tensor ({spec.architecture}), which EXL2 has no "
-            "form for; run it as it is"
-        )
+    check_form(checkpoint, spec)
     loader = ObservingLoader(checkpoint, device)
-    has_head = any(name.startswith(f"{HEAD}.") for name in checkpoint.names)
-    ends = load_ends(spec, loader, has_head)
+    ends = load_ends(spec, loader, has_head(checkpoint))
     layers = OneAtATime(spec, loader)
     operations = DifferentiableOperations(torch.float32)
     return Transformer(spec, ends, layers, context=length, operations=operations), loader

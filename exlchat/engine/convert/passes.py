@@ -26,15 +26,22 @@ class Passes:
         transformer, loader: of `open_observed`.
         rows: int64 `[rows, length]`, token ids.
         kv_cache: how keys and values are stored on the way, if they are: a name of `KINDS`.
+        share: of the card's memory that waits for rows, where others of this model are on their way with these.
     """
 
     def __init__(
-        self, transformer: Transformer, loader: ObservingLoader, rows: Tensor, *, kv_cache: str | None = None
+        self,
+        transformer: Transformer,
+        loader: ObservingLoader,
+        rows: Tensor,
+        *,
+        kv_cache: str | None = None,
+        share: float = 1.0,
     ) -> None:
         self._transformer = transformer
         self._loader = loader
         self._places: Places = transformer.places(0, rows.shape[1])
-        self._home = _home(transformer, rows.numel())
+        self._home = _home(transformer, rows.numel(), share)
         self._length = rows.shape[1]
         self._cache = (
             None
@@ -151,10 +158,10 @@ def _kept(weights: Sequence[int] | set[int] = ()) -> torch.autograd.graph.saved_
     return torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
 
 
-def _home(transformer: Transformer, tokens: int) -> torch.device:
+def _home(transformer: Transformer, tokens: int, share: float) -> torch.device:
     """Where the residual stream of all rows waits: on the card where it takes no more than a fourth of what is free."""
     device = transformer.device
     if device.type != "cuda":
         return device
     needed = tokens * transformer.spec.hidden_size * 4
-    return device if 4 * needed <= torch.cuda.mem_get_info(device)[0] else torch.device("cpu")
+    return device if 4 * needed <= share * torch.cuda.mem_get_info(device)[0] else torch.device("cpu")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +13,14 @@ from exlchat.engine.convert import budget, output, rules
 from exlchat.engine.convert.conversion import Conversion, OnStep, Step, job
 from exlchat.engine.convert.matrices import check_floats
 from exlchat.engine.convert.measured import Measured
+from exlchat.engine.convert.shapes import Shapes, read_shapes
 from exlchat.engine.convert.text import CALIBRATION, EVALUATION, bundled_text, check_apart, read_text, rows_of
 from exlchat.engine.convert.work import WorkFolder
-from exlchat.engine.evaluate.compare import Read, figures_of
+from exlchat.engine.evaluate.compare import Read, figures_of, read
 from exlchat.engine.evaluate.measures import Figures
 from exlchat.engine.formats.inventory import parameter_count, stored_bits
 from exlchat.engine.model.architecture import read_spec
+from exlchat.engine.model.spec import ModelSpec
 from exlchat.engine.text.tokenizer import Tokenizer
 from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.llm.info import ModelError
@@ -27,6 +29,8 @@ DEFAULT_TOKENS = 262_144
 LONGEST_ROW = 2048
 CHECKED_TOKENS = 8192
 _LEAST_BITS, _MOST_BITS = 2.0, 8.25
+WIDEST = 8.0
+"""Bits a weight of files that are made to a size, at most."""
 # What is written twice for a moment: codes in the work folder, and the file.
 _TWICE = 2.2
 
@@ -94,24 +98,20 @@ def convert(wishes: Wishes, on_step: OnStep, tell: Callable[[str], None]) -> lis
         ModelError: what is wrong, in one line; nothing is overwritten, and what is done is kept.
     """
     checkpoint = Checkpoint(wishes.source)
-    outs = _folders(wishes)
+    check_source(checkpoint, wishes.bits, tell)
+    spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
+    outs = _folders(wishes, read_shapes(checkpoint, spec))
     for folder in outs.values():
         output.check_new(folder)
-    _check_source(checkpoint, wishes, tell)
     check_floats(checkpoint)
-    rows, checked = _texts(checkpoint, wishes, tell)
-    wanted = wishes.bits or (4.0,)
-    parameters = parameter_count(checkpoint)
-    output.check_room(wishes.out, int(_TWICE * parameters * max(*wanted, 4.0) / 8))
-    work = WorkFolder(
-        wishes.work or wishes.out.with_name(f"{wishes.out.name}.work"), job(checkpoint, rows, wishes.device, wanted)
-    )
+    rows, checked = _texts(checkpoint, spec, wishes, tell)
+    wanted = tuple(outs)
+    output.check_room(wishes.out, int(_TWICE * parameter_count(checkpoint) * max(*wanted, 4.0) / 8))
+    work = WorkFolder(wishes.work or work_beside(wishes.out), job(checkpoint, rows, wishes.device, wanted))
     try:
         conversion = Conversion(checkpoint, rows, wishes.device, work, wanted, on_step=on_step)
         measured = conversion.measure()
-        if wishes.size is not None:
-            outs = {_bits_of_size(wishes.size, conversion, measured): wishes.out}
-        maker = _Maker(conversion, measured, wishes, work, Checked(checked, Read(checkpoint, checked, wishes.device)))
+        maker = _Maker(conversion, measured, wishes, work, Checked(checked, conversion.caches(checked)))
         both = (False, True) if wishes.verify else (False,)
         return [
             maker.make(bits, folder, same=same) for bits, folder in sorted(outs.items(), reverse=True) for same in both
@@ -140,15 +140,15 @@ class _Maker:
         tables = {name: entry.table for name, entry in self.measured.items()}
         plan = budget.plan(tables, bits, head_width=self.wishes.head_bits, same=same)
         folder = self.work.path / "same" if same else out
-        name = f"codes-{bits:g}-{self.wishes.head_bits or 'free'}{'-same' if same else ''}"
+        name = f"codes-{bits!r}-{self.wishes.head_bits or 'free'}{'-same' if same else ''}"
         self.conversion.round(plan, self.measured, name)
         dataset = "bundled" if self.wishes.text is None else self.wishes.text.name
         self.conversion.write(folder, plan, self.measured, name, dataset)
         problems = rules.check_folder(folder)
         if problems:
             raise ModelError(f"{folder}: breaks a rule of the format: {problems[0]}; please report this")
-        read = Read(Checkpoint(folder), self.checked.rows, self.wishes.device)
-        figures = figures_of(read, self.checked.rows, self.checked.reference)
+        back = read(Checkpoint(folder), self.checked.rows, self.wishes.device)
+        figures = figures_of(back, self.checked.rows, self.checked.reference)
         size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
         if same:
             self.work.drop("same")
@@ -156,29 +156,42 @@ class _Maker:
         return Written(folder, size, *bits_of, predicted=plan.loss, figures=figures, same=same)
 
 
-def _folders(wishes: Wishes) -> dict[float, Path]:
+def work_beside(out: Path) -> Path:
+    """The work folder of a conversion that names none."""
+    return out.with_name(f"{out.name}.work")
+
+
+def _folders(wishes: Wishes, shapes: Shapes) -> dict[float, Path]:
     """One file goes to the folder itself, several below it."""
+    if wishes.size is not None:
+        return {_bits_of_size(wishes.size, shapes, wishes.head_bits): wishes.out}
     if len(wishes.bits) < 2:
         return dict.fromkeys(wishes.bits, wishes.out)
     return {bits: wishes.out / f"{bits:g}bpw" for bits in wishes.bits}
 
 
-def _check_source(checkpoint: Checkpoint, wishes: Wishes, tell: Callable[[str], None]) -> None:
-    for bits in wishes.bits:
+def check_source(checkpoint: Checkpoint, wanted: Sequence[float], tell: Callable[[str], None]) -> None:
+    """Sees that files of so many bits can be made of it.
+
+    Raises:
+        ModelError: they cannot.
+    """
+    for bits in wanted:
         if not _LEAST_BITS <= bits <= _MOST_BITS:
             raise ModelError(f"{bits:g} bits a weight cannot be made; EXL2 has from {_LEAST_BITS:g} to 8")
     if any(name.endswith(".q_weight") for name in checkpoint.names):
         raise ModelError(f"{checkpoint.path}: is in EXL2 already; convert the model that it was made of")
     if any(name.endswith(".qweight") for name in checkpoint.names):
         own = stored_bits(checkpoint) / max(parameter_count(checkpoint), 1)
-        for bits in wishes.bits:
+        for bits in wanted:
             if bits < own + 0.3:
                 tell(f"the source has {own:.1f} bits a weight itself; {bits:g} of them lose what it lost once more")
 
 
-def _texts(checkpoint: Checkpoint, wishes: Wishes, tell: Callable[[str], None]) -> tuple[Tensor, Tensor]:
+def _texts(
+    checkpoint: Checkpoint, spec: ModelSpec, wishes: Wishes, tell: Callable[[str], None]
+) -> tuple[Tensor, Tensor]:
     """Rows to calibrate with, and rows to measure on."""
-    spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
     tokenizer = Tokenizer(checkpoint, spec.vocab_size)
     length = min(LONGEST_ROW, spec.max_position_embeddings)
     text = bundled_text(CALIBRATION) if wishes.text is None else read_text(wishes.text)
@@ -190,15 +203,14 @@ def _texts(checkpoint: Checkpoint, wishes: Wishes, tell: Callable[[str], None]) 
     return rows, checked
 
 
-def _bits_of_size(size: int, conversion: Conversion, measured: Mapping[str, Measured]) -> float:
-    tables = {name: entry.table for name, entry in measured.items()}
-    left = size - conversion.other_bytes(measured)
-    bits = budget.bits_for(tables, 8 * left)
+def _bits_of_size(size: int, shapes: Shapes, head_width: int | None) -> float:
+    left = size - 2 * shapes.floats - shapes.header_bytes
+    bits = budget.bits_for(shapes.matrices, 8 * left, head_width)
     if bits < _LEAST_BITS:
         raise ModelError(
             f"{size / 1e9:.2f} GB leave {bits:.2f} bits a weight, and EXL2 begins at {_LEAST_BITS:g}; ask for more"
         )
-    return min(bits, 8.0)
+    return min(bits, WIDEST)
 
 
 __all__ = ["DEFAULT_TOKENS", "Step", "Wishes", "Written", "convert"]

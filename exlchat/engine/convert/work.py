@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from exlchat.engine.weights.files import read_object
 from exlchat.llm.info import ModelError
-from exlchat.untrusted.files import UntrustedFileError, read_bytes, read_text
+from exlchat.untrusted.files import UntrustedFileError, read_bytes
 
 _JOB = "job.json"
 _FORMAT = 1
@@ -45,7 +46,7 @@ class WorkFolder:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(path / "lock")
             self._lock.acquire(blocking=False)
-            found = read_object(path / _JOB)
+            found = job_of(path)
             if found is None:
                 if any(entry.name != "lock" and not entry.name.startswith(".") for entry in path.iterdir()):
                     raise ModelError(f"{path}: holds other files; name an empty or new folder with --work")
@@ -75,7 +76,7 @@ class WorkFolder:
         try:
             return load(read_bytes(file, largest=_LARGEST_PART, kind="part"))
         except (SafetensorError, UntrustedFileError) as error:
-            raise _damaged(file, error) from None
+            raise damaged(file, error.clause if isinstance(error, UntrustedFileError) else str(error)) from None
 
     def has(self, name: str) -> bool:
         return self._file(name).exists()
@@ -87,14 +88,6 @@ class WorkFolder:
     def keep_text(self, name: str, text: str) -> None:
         """As `keep`."""
         self._keep(name, text.encode())
-
-    def text(self, name: str) -> str:
-        """A part that is there, as it was kept."""
-        file = self._file(name)
-        try:
-            return read_text(file, largest=_LARGEST_PART, kind="part")
-        except UntrustedFileError as error:
-            raise _damaged(file, error) from None
 
     def drop(self, folder: str) -> None:
         shutil.rmtree(self.path / folder, ignore_errors=True)
@@ -114,8 +107,12 @@ class WorkFolder:
         return self.path / name
 
 
-def _damaged(file: Path, error: Exception) -> ModelError:
-    why = error.clause if isinstance(error, UntrustedFileError) else str(error)
+def job_of(path: Path) -> dict[str, Any] | None:
+    """What a work folder was made for; `None` where it is none. Raises `ModelError` if that is damaged."""
+    return read_object(path / _JOB)
+
+
+def damaged(file: Path, why: str) -> ModelError:
     return ModelError(f"{file}: is damaged ({why}); delete it, and it is made again")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,51 +20,65 @@ from exlchat.llm.info import ModelError
 _AT_ONCE = 256
 
 
+@dataclass(frozen=True, slots=True)
 class Read:
     """A text as a model has read it: what its head makes logits of.
 
     Args:
+        vocab_size: of the model.
+        transformer: its ends.
+        hidden: float32 `[length, hidden]` of each window, behind the last layer.
+    """
+
+    vocab_size: int
+    transformer: Transformer
+    hidden: Sequence[Tensor]
+
+    @torch.no_grad()
+    def logits(self, window: int, places: slice) -> Tensor:
+        """float32 `[places, vocab]`."""
+        hidden = self.hidden[window][places]
+        stream = Stream(hidden.to(self.transformer.device, copy=True))
+        return self.transformer.scores(self.transformer.finish(stream))
+
+
+def read(checkpoint: Checkpoint, rows: Tensor, device: torch.device) -> Read:
+    """With keys and values as they are computed; arguments and errors as of `read_with`."""
+    return read_with([None], checkpoint, rows, device)[0]
+
+
+def read_with(
+    kv_caches: Sequence[str | None],
+    checkpoint: Checkpoint,
+    rows: Tensor,
+    device: torch.device,
+    tick: Callable[[], None] = lambda: None,
+) -> list[Read]:
+    """The same text with caches of several kinds; the model's files are read once for all.
+
+    Args:
+        kv_caches: how keys and values are stored on the way; `None` as they are computed.
         checkpoint: the model.
         rows: int64 `[windows, length]`, token ids.
         device: where it is computed, in float32.
-        kv_cache: how keys and values are stored on the way.
         tick: called after each layer.
 
     Raises:
         ModelError: it cannot be read, or the ids are not its own.
     """
-
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        rows: Tensor,
-        device: torch.device,
-        *,
-        kv_cache: str | None = None,
-        tick: Callable[[], None] = lambda: None,
-    ) -> None:
-        spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
-        if int(rows.max()) >= spec.vocab_size:
-            raise ModelError(
-                f"{checkpoint.path}: the text has token {int(rows.max())}, and this model has {spec.vocab_size}; "
-                "compare models of one vocabulary"
-            )
-        self.vocab_size = spec.vocab_size
-        self._transformer, loader = open_observed(checkpoint, spec, device, rows.shape[1])
-        passes = Passes(self._transformer, loader, rows, kv_cache=kv_cache)
-        for index in range(spec.num_layers):
-            passes.forward(index)
-            tick()
-        self._hidden = passes.hidden
-
-    @torch.no_grad()
-    def logits(self, window: int, places: slice) -> Tensor:
-        """float32 `[places, vocab]`."""
-        return _logits(self._transformer, self._hidden[window][places])
-
-
-def _logits(transformer: Transformer, hidden: Tensor) -> Tensor:
-    return transformer.scores(transformer.finish(Stream(hidden.to(transformer.device, copy=True))))
+    spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
+    if int(rows.max()) >= spec.vocab_size:
+        raise ModelError(
+            f"{checkpoint.path}: the text has token {int(rows.max())}, and this model has {spec.vocab_size}; "
+            "compare models of one vocabulary"
+        )
+    transformer, loader = open_observed(checkpoint, spec, device, rows.shape[1])
+    passes = [Passes(transformer, loader, rows, kv_cache=kind, share=1 / len(kv_caches)) for kind in kv_caches]
+    for index in range(spec.num_layers):
+        for one in passes:
+            one.forward(index)
+        tick()
+    return [Read(spec.vocab_size, transformer, one.hidden) for one in passes]
 
 
 def figures_of(read: Read, rows: Tensor, reference: Read | None = None) -> Figures:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from exlchat.engine.convert.text import EVALUATION, bundled_text, read_text, rows_of
-from exlchat.engine.evaluate.compare import Read, figures_of
+from exlchat.engine.evaluate.compare import Read, figures_of, read_with
 from exlchat.engine.evaluate.measures import Figures
 from exlchat.engine.formats.inventory import describe_format
 from exlchat.engine.model.architecture import read_spec
@@ -88,7 +88,7 @@ def evaluate(wishes: Wishes, on_step: Callable[[str, int, int], None]) -> Report
     length = min(wishes.context, *(_spec(checkpoint).max_position_embeddings for checkpoint in checkpoints.values()))
     rows = rows_of(text, tokenizer, wishes.tokens, length)
 
-    def read(folder: Path, kv_cache: str | None) -> Read:
+    def read(folder: Path, kv_caches: Sequence[str | None]) -> list[Read]:
         layers, done = _spec(checkpoints[folder]).num_layers, 0
 
         def tick() -> None:
@@ -96,14 +96,15 @@ def evaluate(wishes: Wishes, on_step: Callable[[str, int, int], None]) -> Report
             done += 1
             on_step(folder.name, done, layers)
 
-        return Read(checkpoints[folder], rows, wishes.device, kv_cache=kv_cache, tick=tick)
+        return read_with(kv_caches, checkpoints[folder], rows, wishes.device, tick)
 
-    reference = None if wishes.reference is None else read(wishes.reference, None)
+    reference = None if wishes.reference is None else read(wishes.reference, [None])[0]
     entries = []
     for folder in wishes.models:
         kind, size = describe_format(checkpoints[folder]), _bytes(folder)
-        for kv_cache in (None, *wishes.kv_caches):
-            figures = figures_of(read(folder, kv_cache), rows, reference)
+        kinds = (None, *wishes.kv_caches)
+        for kv_cache, with_it in zip(kinds, read(folder, kinds), strict=True):
+            figures = figures_of(with_it, rows, reference)
             entries.append(Entry(folder, kind, size, kv_cache, figures))
     return Report(rows.shape[0], rows.shape[1], wishes.reference, sorted(entries, key=lambda entry: entry.bytes))
 

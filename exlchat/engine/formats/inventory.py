@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Set
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -19,6 +21,19 @@ _FLOATS = ("weight", "bias", "gate_up_proj", "down_proj", "sinks")
 _MXFP4_CODES, _CODES_A_BYTE = "_blocks", 2
 # The widest codes that the kernels hold of layers with a zero point for every column.
 _PLAIN_BITS = 4
+
+
+class Headers(Protocol):
+    """What stands before the weights of a model: of one on the disk, or of one that is still to be written."""
+
+    @property
+    def names(self) -> Set[str]:
+        """Of all tensors."""
+
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def dtype(self, name: str) -> str:
+        """As files name it: `F16`, `I32`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +52,23 @@ class WeightSizes:
         return self.floats * dtype.itemsize + self.stored
 
 
-def is_quantized(checkpoint: Checkpoint) -> bool:
+def is_quantized(checkpoint: Headers) -> bool:
     """Whether any layer is EXL2, GPTQ or AWQ."""
     return any(name.endswith(tuple(f".{kind}" for kind in QUANTIZED)) for name in checkpoint.names)
 
 
-def has_float_head(checkpoint: Checkpoint) -> bool:
+def has_float_head(checkpoint: Headers) -> bool:
     """Whether the output head is of floats: its own, or the embedding."""
     return not any(f"lm_head.{kind}" in checkpoint.names for kind in QUANTIZED)
 
 
-def is_awq(checkpoint: Checkpoint, key: str) -> bool:
+def is_awq(checkpoint: Headers, key: str) -> bool:
     """Whether the codes of a layer with a `qweight` run along the outputs, as only AWQ has them."""
     codes, scales = _matrix(checkpoint, f"{key}.qweight"), _matrix(checkpoint, f"{key}.scales")
     return codes is not None and scales is not None and scales[1] == awq.CODES_PER_WORD * codes[1]
 
 
-def weight_sizes(checkpoint: Checkpoint, *, stay_quantized: bool, head_bits: int | None = None) -> WeightSizes:
+def weight_sizes(checkpoint: Headers, *, stay_quantized: bool, head_bits: int | None = None) -> WeightSizes:
     """Of the model as it will be held.
 
     Args:
@@ -88,12 +103,12 @@ def weight_sizes(checkpoint: Checkpoint, *, stay_quantized: bool, head_bits: int
     return WeightSizes(floats, stored)
 
 
-def parameter_count(checkpoint: Checkpoint) -> int:
+def parameter_count(checkpoint: Headers) -> int:
     """Weights of the model, quantized or not."""
     return weight_sizes(checkpoint, stay_quantized=False).floats
 
 
-def stored_bits(checkpoint: Checkpoint) -> int:
+def stored_bits(checkpoint: Headers) -> int:
     """What the tensors of the decoder take in the files, which may hold those for images too."""
     return sum(math.prod(checkpoint.shape(name)) * _bits(checkpoint.dtype(name)) for name in checkpoint.names)
 
@@ -137,7 +152,7 @@ class _Grouped:
         return self.outputs * (rows + 6 * scales) // 2
 
 
-def _grouped(checkpoint: Checkpoint, key: str) -> _Grouped | None:
+def _grouped(checkpoint: Headers, key: str) -> _Grouped | None:
     """`None` where the shapes make no sense, which reading the layer says in more words."""
     shapes = [_matrix(checkpoint, f"{key}.{name}") for name in grouped.TENSORS]
     codes, zeros, scales = shapes
@@ -149,7 +164,7 @@ def _grouped(checkpoint: Checkpoint, key: str) -> _Grouped | None:
     return _Grouped("GPTQ", bits, 32 * codes[0] // bits, codes[1], scales[0]) if bits in gptq.BIT_WIDTHS else None
 
 
-def _matrix(checkpoint: Checkpoint, name: str) -> tuple[int, int] | None:
+def _matrix(checkpoint: Headers, name: str) -> tuple[int, int] | None:
     """The shape of a matrix that is there and not empty."""
     shape = checkpoint.shape(name) if name in checkpoint.names else ()
     return (shape[0], shape[1]) if len(shape) == 2 and all(shape) else None

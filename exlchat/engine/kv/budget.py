@@ -79,6 +79,11 @@ def plan_cache(
     return CachePlan(context, budget)
 
 
+def longest_context(spec: ModelSpec, kind: CacheKind, room: int) -> int:
+    """Tokens of the longest conversation whose cache takes no more than `room` bytes; 0 where none fits."""
+    return min(_Sizes(spec, kind, max(room, 0)).fitting(None, max(room, 0)), spec.longest_context)
+
+
 @dataclass(frozen=True, slots=True)
 class _Sizes:
     spec: ModelSpec

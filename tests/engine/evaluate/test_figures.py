@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from exlchat.engine import ModelError
-from exlchat.engine.evaluate.compare import Read, figures_of
+from exlchat.engine.evaluate.compare import figures_of, read
 from exlchat.engine.evaluate.measures import Places
 from exlchat.engine.evaluate.run import Wishes, evaluate
 from exlchat.engine.weights.checkpoint import Checkpoint
@@ -41,7 +41,7 @@ def test_they_are_those_of_the_definitions(name: str, tmp_path: Path) -> None:
                 parameter.add_(0.02 * seed * torch.randn_like(parameter))
         model.save_pretrained(tmp_path / str(seed))
         models.append(model)
-    reads = [Read(Checkpoint(tmp_path / str(seed)), ROWS, CPU) for seed in (1, 2)]
+    reads = [read(Checkpoint(tmp_path / str(seed)), ROWS, CPU) for seed in (1, 2)]
     found = figures_of(reads[1], ROWS, reads[0])
     nlls, theirs, divergences, same, by_window = [], [], [], [], []
     for row in ROWS:

@@ -21,6 +21,7 @@ from exlchat.app.library.download import fetch
 from exlchat.app.library.hub import HubFile, HubModel, HubName, PullError, parse_name, said_in_one_line
 from exlchat.app.library.places import all_models
 from exlchat.engine.model_card import describe, look_around
+from tests.engine.convert.sources import save_source
 from tests.ui.library.fake_hub import FakeHub, serving
 
 GUIDE = {file.name: file.read_bytes() for file in paths.bundled_model().iterdir()}
@@ -77,6 +78,7 @@ def test_a_model_comes_whole_and_without_anything_that_could_run(hub: FakeHub) -
     assert result.returncode == 0, result.stderr
     folder = paths.folders().models / "org--llama@4.0bpw"
     assert result.stdout == f"{folder}\nexlchat org/llama@4.0bpw\n"
+    assert "--advise" not in result.stderr
     assert describe(folder, look_around("cpu")).problem is None
     assert "org/llama@4.0bpw" in [one.name for one in all_models(())]
     main = pull(hub, "org/llama")
@@ -84,6 +86,15 @@ def test_a_model_comes_whole_and_without_anything_that_could_run(hub: FakeHub) -
     files = {file.name for file in (paths.folders().models / "org--llama").iterdir() if not file.name.startswith(".")}
     assert files == set(GUIDE)
     assert not set(hub.fetched) & set(TRASH)
+
+
+def test_of_floats_it_says_where_to_ask_what_a_card_holds(tmp_path: Path) -> None:
+    source = save_source("llama", tmp_path / "dense")
+    with serving(FakeHub({"org/dense": {"main": {file.name: file.read_bytes() for file in source.iterdir()}}})) as hub:
+        result = pull(hub, "org/dense")
+    folder = paths.folders().models / "org--dense"
+    assert f"it is F32; exlchat convert {folder} --advise says" in result.stderr
+    assert result.stdout == f"{folder}\nexlchat org/dense\n"
 
 
 def test_what_is_there_is_not_fetched_again(hub: FakeHub) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from exlchat.cli.options import said, whole
 from exlchat.cli.parser import Parser, about_group, json_option
+from exlchat.cli.typed_options import StartRefusedError
 from exlchat.engine.formats.sections import HEAD_RECIPES
+from exlchat.llm.limits import KV_CACHES
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.interrupts import ctrl_c_ends_at_once
 from exlchat.ui.terminal.standard_streams import ErrorLines, print_json, print_lines
@@ -29,26 +32,34 @@ _EPILOG = """examples:
   exlchat convert ~/models/Llama-3.1-8B ~/models/Llama-3.1-8B-exl2 --bits 4
   exlchat convert SOURCE OUT --bits 6,4,3          one folder below OUT for each
   exlchat convert SOURCE OUT --size 5.5GB
-  exlchat convert SOURCE OUT --fits 24GB --context 32k
+  exlchat convert SOURCE OUT --fits 24GB --context 32k --kv-cache q8
+  exlchat convert SOURCE --advise --fits 24GB --context 32k
   exlchat convert SOURCE OUT --bits 4 --text my-own-texts.txt
 
 exit codes:
   0 ok   1 error   2 usage   130 stopped by ctrl+c"""
 _TELL_EVERY_SECONDS = 10.0
+_CACHES = tuple(kind for kind in KV_CACHES if kind not in ("auto", "fp32"))
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "MIB": 2**20, "GIB": 2**30}
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = Parser("exlchat convert", _ABOUT, _EPILOG, "exlchat convert SOURCE OUT [options]")
+    parser = Parser("exlchat convert", _ABOUT, _EPILOG, "exlchat convert SOURCE [OUT] [options]")
     model = parser.add_argument_group("model")
     model.add_argument("source", metavar="SOURCE", type=Path, help="folder of the model")
-    model.add_argument("out", metavar="OUT", type=Path, help="a new folder")
-    size = parser.add_argument_group("size").add_mutually_exclusive_group()
+    model.add_argument("out", metavar="OUT", type=Path, nargs="?", help="a new folder")
+    size = parser.add_argument_group("size")
     size.add_argument("--bits", metavar="B,...", type=said(_bits), help="bits a weight, from 2 to 8 (default: 4)")
     size.add_argument("--size", metavar="GB", type=said(_bytes), help="of the file, as 5.5GB")
     size.add_argument("--fits", metavar="GB", type=said(_bytes), help="of a card, whose cache is counted too")
+    size.add_argument("--context", metavar="N", type=said(tokens_typed), default=8192, help="of --fits (default: 8k)")
+    size.add_argument(
+        "--kv-cache", metavar="TYPE", choices=_CACHES, default="fp16", help=f"of --fits: {', '.join(_CACHES)}"
+    )
+    size.add_argument(
+        "--advise", action="store_true", help="make nothing; show which bits and caches fit, and what they lose"
+    )
     group = parser.add_argument_group("how")
-    group.add_argument("--context", metavar="N", type=said(tokens_typed), default=8192, help="of --fits (default: 8k)")
     group.add_argument("--head-bits", metavar="N", type=int, choices=HEAD_RECIPES, help="fixes the bits of the head")
     group.add_argument("--text", metavar="FILE", type=Path, help="calibrate with this text, not with the bundled one")
     group.add_argument("--tokens", metavar="N", type=said(tokens_typed), default=262_144, help="of it (default: 256k)")
@@ -64,7 +75,16 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(arguments: Sequence[str]) -> ExitCode:
     """Raises `ModelError` in one line."""
-    typed = build_parser().parse_args(arguments)
+    parser = build_parser()
+    typed = parser.parse_args(arguments)
+    if typed.advise and typed.size is not None:
+        parser.error("--advise shows sizes for --fits and --bits, not for --size")
+    if not typed.advise and [typed.bits, typed.size, typed.fits].count(None) < 2:
+        parser.error("of --bits, --size and --fits only one can be kept")
+    if typed.advise:
+        return _advise(typed)
+    if typed.out is None:
+        parser.error("OUT is missing: name a new folder for the files, or ask for --advise alone")
     lines = ErrorLines()
     shown = _Progress(lines)
 
@@ -73,20 +93,21 @@ def run(arguments: Sequence[str]) -> ExitCode:
 
     try:
         with ctrl_c_ends_at_once(before=stopped):
-            from exlchat.engine.convert.advice import bytes_beside
+            from exlchat.engine.convert.advice import bits_that_fit
             from exlchat.engine.convert.run import Wishes, convert
             from exlchat.engine.placement import choose_device
 
-            size = typed.size
-            if typed.fits is not None:
-                size = typed.fits - bytes_beside(typed.source, typed.context)
-            bits = () if size is not None else typed.bits or (4.0,)
+            bits = typed.bits or (4.0,)
+            if typed.size is not None:
+                bits = ()
+            elif typed.fits is not None:
+                bits = (bits_that_fit(typed.source, typed.fits, typed.context, typed.kv_cache),)
             wishes = Wishes(
                 typed.source,
                 typed.out,
                 bits,
                 choose_device(typed.device),
-                size=size,
+                size=typed.size,
                 head_bits=typed.head_bits,
                 text=typed.text,
                 tokens=typed.tokens,
@@ -97,6 +118,33 @@ def run(arguments: Sequence[str]) -> ExitCode:
     finally:
         lines.clear()
     return print_json([_as_json(entry) for entry in written]) if typed.json else print_lines(map(_line, written))
+
+
+def _advise(typed: argparse.Namespace) -> ExitCode:
+    with ctrl_c_ends_at_once():
+        from exlchat.cli.convert.advice import render
+        from exlchat.engine.convert.advice import advise
+        from exlchat.engine.convert.run import work_beside
+
+        card = typed.fits or _free_on_card(typed.device)
+        work = typed.work or (None if typed.out is None else work_beside(typed.out))
+        advice = advise(typed.source, card, typed.context, work=work, widths=typed.bits or ())
+    if typed.json:
+        from dataclasses import asdict
+
+        return print_json({"source": str(typed.source), **asdict(advice)})
+    source, out = shlex.quote(str(typed.source)), "OUT" if typed.out is None else shlex.quote(str(typed.out))
+    command = f"exlchat convert {source} {out} --fits {card / 1e9:.2f}GB --context {typed.context}"
+    return print_lines(render(advice, typed.source.name, command))
+
+
+def _free_on_card(device: str) -> int:
+    from exlchat.engine.placement import choose_device, free_memory
+
+    chosen = choose_device(device)
+    if chosen.type != "cuda":
+        raise StartRefusedError("there is no card here to advise for; say what one has free, such as --fits 24GB")
+    return free_memory(chosen)
 
 
 def _line(written: Written) -> str:

@@ -1,0 +1,1 @@
+"""`exlchat convert`: files of a model, or first a table of those that a card holds."""
