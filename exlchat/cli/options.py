@@ -101,6 +101,11 @@ def prompt_options(group: argparse._ArgumentGroup) -> None:
         choices=CONTEXT_POLICIES,
         help="when a conversation does not fit the context: stop (default), drop its oldest turns, or summarise them",
     )
+    voice_options(group)
+
+
+def voice_options(group: argparse._ArgumentGroup) -> None:
+    """Who speaks, and how long."""
     group.add_argument("--persona", metavar="NAME", help="who is speaking, of exlchat personas list, or a .toml file")
     group.add_argument("--system", metavar="TEXT", help="system prompt, in the place of the persona's")
     group.add_argument(

@@ -305,7 +305,6 @@ def test_commands_of_other_programs_work_or_say_what_does_it_here() -> None:
     assert run("list", "--json").stdout == run("models", "--json").stdout
     assert run("run", "--help").stdout == run("chat", "--help").stdout == run("--help").stdout
     for command, said in (
-        ("serve", "exlchat ask answers in pipes"),
         ("rm", "exlchat models says where it lies"),
         ("ls", "exlchat models lists"),
         ("logs", "exlchat sessions list"),

@@ -23,7 +23,7 @@ GUIDE = "guide"
 
 _WORDS = (
     *("ask", "bench", "build-ext", "config", "convert", "doctor", "evaluate", "list", "models", "personas", "presets"),
-    *("pull", "run", "sessions", "template", "themes", GUIDE),
+    *("pull", "run", "serve", "sessions", "template", "themes", GUIDE),
 )
 _HERE = {
     "cp": "copy its folder",
@@ -40,7 +40,6 @@ _HERE = {
     "push": "exlchat uploads nothing",
     "rm": "remove its folder; exlchat models says where it lies",
     "roles": "exlchat personas list has the characters",
-    "serve": "there is no server; exlchat ask answers in pipes and scripts",
     "show": "exlchat models says what each model is",
     "start": "exlchat alone opens the chat",
     "stop": "ctrl+q quits the chat, and with it the model",

@@ -51,6 +51,7 @@ class Ending:
         self.heard: int | None = None
         self.leave: Callable[[int], None] = _raise
         self.restore: Callable[[], None] = lambda: None
+        self.seconds = LEAVE_SECONDS
         self.children: set[subprocess.Popen[bytes]] = set()
         self._heard_at = 0.0
         self._source, self._wakes = os.pipe()
@@ -121,7 +122,7 @@ class Ending:
         time.sleep(_KILL_SECONDS - _CHILD_SECONDS)
         for child in tuple(self.children):
             child.kill()
-        time.sleep(LEAVE_SECONDS - _KILL_SECONDS)
+        time.sleep(self.seconds - _KILL_SECONDS)
         self._end_now(number)
 
     def _next_signal(self) -> int | None:
@@ -158,21 +159,23 @@ def signals_end_in_order() -> Iterator[Ending]:
 
 
 @contextlib.contextmanager
-def signals_taken(leave: Callable[[int], None], restore: Callable[[], None] = lambda: None) -> Iterator[None]:
+def signals_taken(
+    leave: Callable[[int], None], restore: Callable[[], None] = lambda: None, *, seconds: float = LEAVE_SECONDS
+) -> Iterator[None]:
     """Inside, the first signal calls `leave` with its number, in a signal handler of the main thread.
 
-    It is to begin an end in order. When that takes longer than `LEAVE_SECONDS`, or another signal comes, `restore` is
-    called on some thread, and the process ends.
+    It is to begin an end in order. When that takes longer than `seconds`, at least `LEAVE_SECONDS`, or another signal
+    comes, `restore` is called on some thread, and the process ends.
     """
     if (ending := Ending.now) is None:
         yield
         return
-    before = ending.leave, ending.restore
-    ending.leave, ending.restore = leave, restore
+    before = ending.leave, ending.restore, ending.seconds
+    ending.leave, ending.restore, ending.seconds = leave, restore, seconds
     try:
         yield
     finally:
-        ending.leave, ending.restore = before
+        ending.leave, ending.restore, ending.seconds = before
 
 
 @contextlib.contextmanager

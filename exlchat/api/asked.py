@@ -1,0 +1,88 @@
+"""A body with all that answering it takes: who answers, what is asked of the engine, what becomes of its events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from exlchat.api.chat_body import read_chat_body
+from exlchat.api.chat_model import ChatModel
+from exlchat.api.chat_reply import ChatReply
+from exlchat.api.fields import Fields
+from exlchat.api.head import Head
+from exlchat.api.plan import plan_chat
+from exlchat.api.voice import Voice
+from exlchat.llm.events import Event
+from exlchat.llm.request import GenerationRequest
+
+
+class Reply(Protocol):
+    """Events in, JSON out. Chunks are JSON texts; who streams them takes these, who does not takes the whole."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether every answer has."""
+
+    def first(self) -> Iterator[str]:
+        """The chunks before any event."""
+
+    def feed(self, index: int, event: Event) -> Iterator[str]:
+        """The chunks that an event of one answer is told by."""
+
+    def last(self) -> Iterator[str]:
+        """The chunks behind all answers."""
+
+    def whole(self) -> dict[str, Any]:
+        """The reply as one object, when all answers have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """A model under one of its names. `fingerprint` is the same while answers come to the same."""
+
+    name: str
+    model: ChatModel
+    voice: Voice
+    fingerprint: str
+
+
+FindSpeaker = Callable[[str], Speaker]
+"""By the name in a request, which may be empty. Raises `ApiError`: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that can be carried out.
+
+    Args:
+        speaker: who answers.
+        requests: what the engine is asked, one for each answer.
+        reply: what becomes of its events.
+        stream: whether chunks are wanted as they come.
+        ignored: fields of the body that mean nothing here.
+    """
+
+    speaker: Speaker
+    requests: tuple[GenerationRequest, ...]
+    reply: Reply
+    stream: bool
+    ignored: tuple[str, ...]
+
+
+def ask_chat(fields: Fields, find: FindSpeaker) -> Asked:
+    """Of a body of `/v1/chat/completions`.
+
+    Raises:
+        ApiError, RequestError: it cannot be carried out, in one line.
+    """
+    body = read_chat_body(fields)
+    speaker = find(body.model)
+    plan = plan_chat(speaker.model, body, speaker.voice)
+    reply = ChatReply(
+        Head(speaker.name, speaker.fingerprint),
+        len(plan.requests),
+        include_usage=body.wishes.include_usage,
+        said_first=plan.said_first,
+    )
+    return Asked(speaker, plan.requests, reply, body.wishes.stream, fields.ignored)

@@ -1,0 +1,28 @@
+"""The reply of `/v1/models`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from exlchat.llm.info import ModelInfo
+
+
+def model_entry(name: str, info: ModelInfo, created: int) -> dict[str, Any]:
+    """One name under which a loaded model answers. `max_model_len` is what clients of vLLM look for."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "exlchat",
+        "max_model_len": info.max_seq_len,
+        "meta": {
+            "max_context": info.max_seq_len,
+            "architecture": info.architecture,
+            "quantization": info.quantization,
+            "parameters": info.parameters,
+        },
+    }
+
+
+def model_list(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"object": "list", "data": entries}

@@ -1,0 +1,1 @@
+"""`exlchat serve`."""

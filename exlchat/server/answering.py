@@ -1,0 +1,149 @@
+"""One request for answers, from its body to its last byte. A client that has left is noticed at any point of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable
+
+from starlette.types import Message, Receive, Scope, Send
+
+from exlchat.api.asked import Asked, FindSpeaker
+from exlchat.api.errors import ApiError, told_error
+from exlchat.api.fields import MOST_BYTES, Fields, read_body
+from exlchat.llm.events import Event, Finished, PrefillProgress
+from exlchat.llm.port import Failed
+from exlchat.llm.request import RequestError
+from exlchat.server.desk import Desk
+from exlchat.server.record import Record
+from exlchat.server.sending import SSE, send_body, send_head, send_json
+
+SILENCE_SECONDS = 5.0
+"""After so long without a word a comment is sent: proxies and clients take a silent stream to be dead."""
+_FAR_TOO_LARGE = 4 * MOST_BYTES
+"""What is above a body's bound is read and thrown away up to here, because many clients read no reply before."""
+
+Ask = Callable[[Fields, FindSpeaker], Asked]
+
+
+class Answering:
+    """An endpoint.
+
+    Args:
+        ask: makes of a body what is asked of the engine.
+    """
+
+    def __init__(self, desk: Desk, ask: Ask) -> None:
+        self._desk = desk
+        self._ask = ask
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        data = await whole_body(receive)
+        # `receive` says at once when the client leaves; a question in between would miss it while nothing is sent.
+        gone = asyncio.ensure_future(_left(receive))
+        work = asyncio.ensure_future(_Request(self._desk, self._ask, scope["record"], send).carry_out(data))
+        try:
+            await asyncio.wait((gone, work), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (gone, work):
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await gone
+            with contextlib.suppress(asyncio.CancelledError):
+                await work
+
+
+async def whole_body(receive: Receive) -> bytes:
+    """Raises `ApiError`: it is too large, or the client left before its end."""
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ApiError(400, "the body ends before its end")
+        size += len(message.get("body", b""))
+        if size <= MOST_BYTES:
+            pieces.append(message.get("body", b""))
+        if not message.get("more_body") or size > _FAR_TOO_LARGE:
+            break
+    if size > MOST_BYTES:
+        raise ApiError(413, f"the body is larger than {MOST_BYTES // 10**6} MB; send less", code="body_too_large")
+    return b"".join(pieces)
+
+
+async def _left(receive: Receive) -> None:
+    message: Message = {"type": ""}
+    while message["type"] != "http.disconnect":
+        message = await receive()
+
+
+class _Request:
+    def __init__(self, desk: Desk, ask: Ask, record: Record, send: Send) -> None:
+        self._desk, self._ask, self._record, self._send = desk, ask, record, send
+        self._begun = False
+        self._reading: PrefillProgress | None = None
+
+    async def carry_out(self, data: bytes) -> None:
+        try:
+            await self._answer(data)
+        except Exception as error:
+            told = told_error(error)
+            if not isinstance(error, ApiError | RequestError):
+                self._record.trouble = told.message
+            if not self._begun:
+                await send_json(self._send, told.status, told.body(), told.headers())
+                return
+            # The head has said 200; clients read an error in the place of a chunk.
+            self._record.trouble = told.message
+            await send_body(self._send, f"data: {json.dumps(told.body())}\n\n", more=False)
+
+    async def _answer(self, data: bytes) -> None:
+        desk = self._desk
+        with desk.ticket() as ticket:
+            asked = await desk.in_thread(lambda: self._ask(read_body(data), desk.find))
+            self._record.model, self._record.ignored = asked.speaker.name, asked.ignored
+            await desk.in_thread(lambda: ticket.submit(asked.speaker.model.engine, asked.requests))
+            while not asked.reply.ended:
+                chunks = []
+                told = await ticket.events(SILENCE_SECONDS)
+                for index, event in told:
+                    if isinstance(event, Failed):
+                        raise event.error
+                    self._note(event)
+                    chunks += [f"data: {chunk}\n\n" for chunk in asked.reply.feed(index, event)]
+                if asked.stream:
+                    await self._stream(asked, "".join(chunks) if told else self._comment())
+            if asked.stream:
+                rest = "".join(f"data: {chunk}\n\n" for chunk in asked.reply.last())
+                await send_body(self._send, f"{rest}data: [DONE]\n\n", more=False)
+            else:
+                await send_json(self._send, 200, asked.reply.whole(), _told_ignored(asked))
+
+    async def _stream(self, asked: Asked, text: str) -> None:
+        """Sends more of it; the head with the first, when it is certain that the engine has taken the request."""
+        if not self._begun:
+            self._begun = True
+            await send_head(self._send, 200, SSE, _told_ignored(asked))
+            text = "".join(f"data: {chunk}\n\n" for chunk in asked.reply.first()) + text
+        if text:
+            await send_body(self._send, text, more=True)
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, PrefillProgress):
+            self._reading = event
+        elif isinstance(event, Finished):
+            self._reading = None
+            self._record.prompt_tokens = event.stats.prompt_tokens
+            self._record.new_tokens += event.stats.new_tokens
+
+    def _comment(self) -> str:
+        at = self._reading
+        if at is None:
+            return ": waiting\n\n"
+        return f": reading {at.done}/{at.total}\n\n" if at.done < at.total else ": thinking of a word\n\n"
+
+
+def _told_ignored(asked: Asked) -> dict[str, str]:
+    names = [name for name in asked.ignored if name.isascii() and name.isprintable()]
+    return {"x-exlchat-ignored": ", ".join(names)} if names else {}

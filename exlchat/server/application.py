@@ -1,0 +1,86 @@
+"""Which path is answered by what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from exlchat.api.asked import ask_chat
+from exlchat.api.errors import ApiError, told_error
+from exlchat.server.answering import Answering
+from exlchat.server.desk import Desk
+from exlchat.server.guard import Guard, Rules
+from exlchat.server.record import Record
+from exlchat.untrusted.text import one_line
+
+
+def application(desk: Desk, rules: Rules, say: Callable[[Record], None]) -> ASGIApp:
+    """The whole server but for its sockets.
+
+    Args:
+        desk: the model, and who waits for it.
+        rules: who may ask.
+        say: gets what is noted of each request, at its end.
+    """
+    models, health = _Models(desk), _Health(desk)
+    routes = [
+        Route("/health", health.ready, methods=["GET"]),
+        Route("/health/live", health.live, methods=["GET"]),
+        Route("/v1/models", models.list, methods=["GET"]),
+        Route("/v1/models/{name:path}", models.one, methods=["GET"]),
+        Route("/v1/chat/completions", Answering(desk, ask_chat), methods=["POST"]),
+        Route("/v1/embeddings", _no_embeddings, methods=["POST"]),
+    ]
+    refusals = dict.fromkeys((HTTPException, ApiError, Exception), _refused)
+    return Guard(Starlette(routes=routes, exception_handlers=refusals), rules, say)
+
+
+class _Models:
+    """All names, or one of them."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def list(self, _: Request) -> Response:
+        return JSONResponse(self._desk.models())
+
+    async def one(self, request: Request) -> Response:
+        return JSONResponse(self._desk.entry(self._desk.find(request.path_params["name"])))
+
+
+class _Health:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def ready(self, _: Request) -> Response:
+        """Whether an answer could be had: the process may be there while the engine hangs."""
+        desk = self._desk
+        if desk.stopping:
+            raise ApiError(503, "this server is being stopped", code="stopping")
+        if desk.hangs:
+            raise ApiError(503, f"the engine has said nothing for {desk.still_for():.0f} s", code="engine_hangs")
+        return JSONResponse({"status": "ok", "running": desk.running})
+
+    async def live(self, _: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+
+async def _no_embeddings(_: Request) -> Response:
+    raise ApiError(501, "this server has models that write, and none that makes embeddings", code="not_implemented")
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    """Every refusal has the same form, also of paths that there are not."""
+    if isinstance(error, HTTPException):
+        path = one_line(request.url.path, 80)
+        what = f"{request.method} {path}: {'there is no such path here' if error.status_code == 404 else error.detail}"
+        told = ApiError(error.status_code, what)
+    else:
+        told = told_error(error)
+    return JSONResponse(told.body(), told.status, told.headers())

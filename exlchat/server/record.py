@@ -1,0 +1,35 @@
+"""What is noted of a request: counts and times, never what was said."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from exlchat.untrusted.text import one_line, visible
+
+
+@dataclass(slots=True)
+class Record:
+    """Filled while a request is carried out. `id` is told to the client."""
+
+    id: str
+    method: str
+    path: str
+    status: int = 499
+    """Of a client that left before it was told anything."""
+    model: str = ""
+    key: str = ""
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    ignored: tuple[str, ...] = ()
+    trouble: str = ""
+    began: float = field(default_factory=time.monotonic)
+
+    def line(self) -> str:
+        parts = [self.method, self.path, str(self.status), f"{time.monotonic() - self.began:.3f} s"]
+        if self.model:
+            parts.append(f"{self.model}: {self.prompt_tokens} tokens read, {self.new_tokens} made")
+        parts += [f"key {self.key}"] if self.key else []
+        parts += [f"ignored: {', '.join(self.ignored)}"] if self.ignored else []
+        parts += [self.trouble] if self.trouble else []
+        return one_line(visible(" · ".join(parts)), 500)

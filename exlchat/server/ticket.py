@@ -1,0 +1,90 @@
+"""Answers that one client waits for: their events brought from the engine's thread to the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from exlchat.llm.events import Event
+from exlchat.llm.port import Engine, Failed, Handle
+from exlchat.llm.request import GenerationRequest
+
+Told = tuple[int, Event | Failed]
+"""Which answer, and what of it."""
+
+
+class Ticket:
+    """Made on the loop. `submit` runs in another thread, `cancel` in any; both may meet in any order.
+
+    Args:
+        ticked: called in the engine's thread at each event.
+    """
+
+    def __init__(self, ticked: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ticked = ticked
+        self._there = asyncio.Event()
+        self._told: deque[Told] = deque()
+        self._waking = False
+        self._lock = threading.Lock()
+        self._handles: list[Handle] = []
+        self._cancelled = False
+
+    def submit(self, engine: Engine, requests: Sequence[GenerationRequest]) -> None:
+        """Begins the answers, unless they are cancelled already. Raises `RequestError`; none is left running then."""
+        try:
+            for index, request in enumerate(requests):
+                self._hold(engine.submit(request, self._sink(index)))
+        except BaseException:
+            self.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """They end within a token; harmless afterwards."""
+        with self._lock:
+            self._cancelled = True
+            handles = tuple(self._handles)
+        for handle in handles:
+            handle.cancel()
+
+    def fail(self, error: Exception) -> None:
+        """Nobody waits for the engine any more, and the client is told why."""
+        self.cancel()
+        self._tell((0, Failed(error)))
+
+    async def events(self, seconds: float) -> list[Told]:
+        """What has come since, at least one; nothing after so many seconds of silence."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self._told:
+                    self._there.clear()
+                    # Whoever tells something from here on wakes us; what was told before is seen below.
+                    self._waking = False
+                    if not self._told:
+                        await self._there.wait()
+        return [self._told.popleft() for _ in range(len(self._told))]
+
+    def _hold(self, handle: Handle) -> None:
+        with self._lock:
+            self._handles.append(handle)
+            cancelled = self._cancelled
+        if cancelled:
+            handle.cancel()
+
+    def _sink(self, index: int) -> Callable[[Event | Failed], None]:
+        def sink(event: Event | Failed) -> None:
+            self._ticked()
+            self._tell((index, event))
+
+        return sink
+
+    def _tell(self, told: Told) -> None:
+        self._told.append(told)
+        if not self._waking:
+            self._waking = True
+            # The loop is gone where the server has been stopped in the middle of an answer.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._there.set)
