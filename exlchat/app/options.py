@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
     from exlchat.chat.personas.frozen import FrozenPersona
     from exlchat.config.files import Reading
+    from exlchat.remote.address import Remote
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
+_AT_SERVERS = Layer("default", {"min_p": 0.0})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class AppOptions:
         notices: lines to show once at the start, such as "the model used last is gone".
         first_message: taken as if it were typed as soon as the chat is there.
         incognito: nothing that is said in this start is kept.
+        remote: the server that answers, in the place of a model that is loaded here.
     """
 
     model_path: Path | None
@@ -40,10 +43,13 @@ class AppOptions:
     notices: tuple[str, ...] = ()
     first_message: str | None = None
     incognito: bool = False
+    remote: Remote | None = None
 
     def over(self, reading: Reading, remembered: Layer) -> Resolved:
         """What holds in this start: its own layers, the environment, what is remembered of a model, the file."""
-        return resolve(*self.layers, reading.environment, remembered, reading.file)
+        layers = (*self.layers, reading.environment, remembered, reading.file)
+        # Our own default is not known to most servers, which would be refused for it.
+        return resolve(*layers, *((_AT_SERVERS,) if self.remote is not None else ()))
 
     def given(self, key: str) -> Any:
         """What this start was given in the place of a setting; `None` if the setting holds."""

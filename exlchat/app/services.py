@@ -121,14 +121,14 @@ def open_services(options: AppOptions) -> Services:
     return Services(
         store=store,
         kept=kept,
-        load_engine=shelf.loader(first) if first else _no_model,
+        load_engine=_first_loader(options, shelf),
         shelf=shelf,
         defaults=defaults,
         themes=themes,
         theme=_theme(held.value("theme"), themes, notices),
         sidebar=settings.sidebar,
         drafts=Drafts(store, folders.state / "drafts.json" if kept else None),
-        model_name=shown_name(first) if first else "",
+        model_name=options.remote.name if options.remote else shown_name(first) if first else "",
         is_guide=first == paths.bundled_model(),
         continue_last=options.continue_last,
         notices=tuple(notices),
@@ -170,6 +170,20 @@ def _theme(wanted: str, themes: dict[str, ThemeFile], notices: list[str]) -> str
         return wanted
     notices.append(f"There is no theme {wanted}; there are {', '.join(themes)}")
     return DEFAULT_THEME
+
+
+def _first_loader(options: AppOptions, shelf: Shelf) -> Loader:
+    remote = options.remote
+    if remote is None:
+        return shelf.loader(options.model_path) if options.model_path else _no_model
+
+    def load(on_progress: Callable[[LoadProgress], None]) -> Engine:
+        # No start without a server needs it.
+        from exlchat.app.runtime.remote_loading import connect_to
+
+        return connect_to(remote, on_progress)
+
+    return load
 
 
 def _no_model(_: Callable[[LoadProgress], None]) -> Engine:

@@ -230,7 +230,7 @@ def planned(
         beginning=shared_beginning(engine, prompt_messages(branch), form),
         begun=len(kept),
         # A token that somebody took stays the one that it is.
-        heal=speech.heal and bool(kept) and ground.beginning is None,
+        heal=speech.heal and engine.capabilities.heal and bool(kept) and ground.beginning is None,
         banned=speech.ban,
         min_new_tokens=speech.min_tokens,
         constraint=speech.constraint,

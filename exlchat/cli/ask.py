@@ -5,7 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from exlchat.cli.options import model_options, prompt_options, sampling_group, some_id, speech_options, whole
+from exlchat.cli.options import (
+    model_options,
+    prompt_options,
+    remote_options,
+    sampling_group,
+    some_id,
+    speech_options,
+    whole,
+)
 from exlchat.cli.parser import Parser, about_group
 from exlchat.llm.limits import MOST_ANSWERS, MOST_LOGPROBS
 from exlchat.ui.terminal.exit_codes import ExitCode
@@ -39,6 +47,7 @@ def build_parser() -> Parser:
     )
     model.add_argument("-m", "--model", metavar="MODEL", help="model folder, or the word guide")
     model_options(model)
+    remote_options(model)
     there = parser.add_argument_group("a conversation that is there")
     there.add_argument(
         "-c",
@@ -91,7 +100,9 @@ def run(arguments: Sequence[str]) -> ExitCode:
     typed = parser.parse_words(arguments)
     from exlchat.cli.typed_options import app_options
 
-    model, prompt = model_and_prompt(parser, typed.model, typed.words)
+    # With a server a word alone is the prompt: the model is one of that server's.
+    named = "" if typed.remote is not None and typed.model is None else typed.model
+    model, prompt = model_and_prompt(parser, named, typed.words)
     _require_sense(parser, typed, prompt)
     from exlchat.ui.headless.ask import AskOptions, run_ask
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from exlchat.cli.options import model_options, prompt_options, sampling_group
+from exlchat.cli.options import model_options, prompt_options, remote_options, sampling_group
 from exlchat.cli.parser import Parser, about_group
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.standard_streams import complain, print_lines
@@ -84,6 +84,7 @@ def build_parser() -> Parser:
     )
     model.add_argument("-m", "--model", metavar="MODEL", help="the model, so that an argument is the first message")
     model_options(model)
+    remote_options(model)
     chat = parser.add_argument_group("chat")
     begins = chat.add_mutually_exclusive_group()
     begins.add_argument(
@@ -127,7 +128,9 @@ def _start(parser: argparse.ArgumentParser, typed: argparse.Namespace) -> ExitCo
     from exlchat.cli.first_message import model_and_message
     from exlchat.cli.typed_options import app_options
 
-    model, message = model_and_message(parser, typed.model, typed.words)
+    # With a server a word alone is the message: the model is one of that server's.
+    named = "" if typed.remote is not None and typed.model is None else typed.model
+    model, message = model_and_message(parser, named, typed.words)
     options = app_options(parser, typed, model, theme=typed.theme, continue_last=typed.continue_last, message=message)
     options = replace(options, incognito=typed.incognito)
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):

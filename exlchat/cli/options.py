@@ -73,6 +73,24 @@ def model_options(group: argparse._ArgumentGroup) -> None:
     kernel_options(group)
 
 
+def remote_options(group: argparse._ArgumentGroup) -> None:
+    """A server in the place of a model that is loaded here."""
+    group.add_argument(
+        "--remote",
+        metavar="URL|NAME",
+        help="have a server answer: llama-server, vLLM, TabbyAPI, ollama, or any of OpenAI's kind; -m names its model",
+    )
+    group.add_argument(
+        "--remote-key", metavar="WHERE", type=some_text, help="where its key is kept: env:NAME, file:PATH or keyring"
+    )
+    group.add_argument(
+        "--remote-level",
+        metavar="NAME",
+        choices=("ids", "text", "messages"),
+        help="send prompts as ids, text or messages (default: the best that the server can do)",
+    )
+
+
 def extension_option(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--ext",

@@ -67,6 +67,11 @@ def app_options(
     if typed.preset is not None:
         options = _with_preset(options, typed.preset)
     persona = None if typed.persona is None else _persona(typed.persona, typed.seed)
+    # Of those commands alone that a server may answer.
+    if getattr(typed, "remote", None) is not None:
+        return _for_remote(replace(options, notices=tuple(unknown_variables(os.environ))), typed, model, persona)
+    if any(getattr(typed, name, None) is not None for name in ("remote_key", "remote_level")):
+        parser.error("--remote-key and --remote-level are of a server; name it with --remote")
     state, notice = load_state()
     last_used = Path(state.last_model) if state.last_model else None
     hidden = hidden_cards() if typed.device == "auto" else None
@@ -74,6 +79,10 @@ def app_options(
     choice = choose(model) if model or persona is None or persona.model is None else _preferred(persona, choose)
     told = (line for line in (notice, choice.notice, hidden and f"on the CPU: {hidden}") if line)
     options = replace(options, model_path=choice.path, notices=(*unknown_variables(os.environ), *told))
+    return _spoken_by(options, persona)
+
+
+def _spoken_by(options: AppOptions, persona: FrozenPersona | None) -> AppOptions:
     if persona is None:
         return options
     from exlchat.app.speaking import with_persona
@@ -82,6 +91,24 @@ def app_options(
         return with_persona(options, persona)
     except ValueError as error:
         raise StartRefusedError(f"with persona {persona.name}: {error}") from error
+
+
+def _for_remote(
+    options: AppOptions, typed: argparse.Namespace, model: str | None, persona: FrozenPersona | None
+) -> AppOptions:
+    """A server answers. Raises `ModelError` where it cannot be meant, `StartRefusedError` as `app_options`."""
+    # No other start needs it.
+    from exlchat.app.library.remotes import remote_called
+
+    wanted = remote_called(
+        typed.remote,
+        model=model,
+        key=typed.remote_key,
+        level=typed.remote_level,
+        context=typed.context,
+        template=typed.template is not None,
+    )
+    return _spoken_by(replace(options, remote=wanted), persona)
 
 
 def _preferred(persona: FrozenPersona, choose: Callable[[str | None], ModelChoice]) -> ModelChoice:

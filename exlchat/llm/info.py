@@ -27,6 +27,8 @@ class ModelInfo:
         named_templates: its other templates by name, as `tool_use`.
         draft_model: name of the smaller model that guesses for it; empty where none does.
         without_draft: why one that was wished for does not, in one line; empty where none was, or it does.
+        remote: what kind of server answers, and as what it takes prompts; empty where the model is loaded here.
+        notices: what is good to know of it, a line each.
     """
 
     name: str
@@ -48,6 +50,8 @@ class ModelInfo:
     named_tokens: Mapping[str, str] = field(default_factory=dict, hash=False)
     draft_model: str = ""
     without_draft: str = ""
+    remote: str = ""
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,8 @@ class Capabilities:
 
     alternatives: bool = True
     banned: bool = True
+    begun: bool = True
+    """Whether an answer can go on where its text so far ends, or begin with given words."""
     constraint: bool = True
     guidance_ids: bool = True
     heal: bool = True
@@ -112,6 +114,8 @@ class Capabilities:
         """Raises `RequestError` in one line for what cannot be had."""
         if request.draft == "model" and not self.draft_model:
             raise RequestError("there is no draft model; load one with --draft MODEL, or draft by ngram")
+        if request.begun and not self.begun:
+            raise RequestError("this model cannot go on with what was begun; have the answer given again")
         for name in ("alternatives", "banned", "constraint", "guidance_ids", "heal"):
             if getattr(request, name) and not getattr(self, name):
                 raise RequestError(f"this model cannot do {name.replace('_ids', '')}; leave it out")

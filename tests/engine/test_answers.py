@@ -20,8 +20,8 @@ from exlchat.engine import (
     TextDelta,
     load,
 )
-from exlchat.engine.schedule.repetition_watch import LEAST_TOKENS, RepetitionWatch
 from exlchat.llm.constraint import Constraint
+from exlchat.llm.repetition_watch import LEAST_TOKENS, RepetitionWatch
 from exlchat.llm.thought_splitter import ThinkingMarks, Thoughts
 from exlchat.paths import bundled_model
 from tests.random_models import edit_json, save_random_llama

@@ -42,9 +42,10 @@ class ModelState:
             case Loaded(info=info):
                 self.info = info
                 self.is_guide = Path(info.path) == paths.bundled_model().resolve()
-                self.name = printable(one_line(info.name))
+                self.name = printable(one_line(f"{info.name} ({info.remote})" if info.remote else info.name))
                 told = f"{self.name} answers from here on." if self._changed else ""
-                return "\n".join(filter(None, (told, printable(info.without_draft)))) or None
+                lines = (told, info.without_draft, *info.notices)
+                return "\n".join(printable(line) for line in lines if line) or None
             case LoadRefused(line=line):
                 return f"{printable(line)}\n{self.name} stays loaded."
             case WentBack(line=line, name=name):
@@ -80,6 +81,8 @@ class ModelState:
         info = self.info
         if info is None:
             return self.failure or "The model is still being loaded"
+        if info.remote:
+            return f"{info.name}: {info.remote}, context {info.max_seq_len:,}, from {info.path}"
         return (
             f"{info.name}: {info.architecture}, {info.quantization}, {info.parameters / 1e6:,.1f} million parameters, "
             f"context {info.max_seq_len:,}, on {info.device} in {info.dtype}, from {info.path}"

@@ -14,7 +14,6 @@ from exlchat.engine.sampling import NothingAllowedError, NotNumbersError, Sample
 from exlchat.engine.schedule.answer_clock import AnswerClock
 from exlchat.engine.schedule.guidance import Guidance
 from exlchat.engine.schedule.healing import Healing
-from exlchat.engine.schedule.repetition_watch import RepetitionWatch
 from exlchat.engine.schedule.runner import Runner
 from exlchat.engine.schedule.scoring import chances
 from exlchat.engine.schedule.thought_watch import ThoughtWatch
@@ -25,6 +24,7 @@ from exlchat.engine.text.tokenizer import Tokenizer
 from exlchat.llm.constraint import ConstraintError
 from exlchat.llm.events import FinishReason, PlaceChances, TextDelta
 from exlchat.llm.info import ModelError
+from exlchat.llm.repetition_watch import RepetitionWatch
 from exlchat.llm.request import GenerationRequest
 
 _Made = TypeVar("_Made")

@@ -118,7 +118,7 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
     for notice in options.app.notices:
         lines.say(notice)
     model_path = options.app.model_path
-    if model_path is None:
+    if model_path is None and options.app.remote is None:
         raise ModelError("no model is there; give a model folder: exlchat ask -m FOLDER")
     with ExitStack() as opened:
         there: AnsweredConversation | None = None
@@ -132,22 +132,17 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
         memory = ModelMemory(paths.folders().model_memory)
         held = options.app.over(reading, memory.settings_of(model_path).layer)
         with ctrl_c_ends_at_once(before=lines.clear):
-            engine = load_wanted(model_path, options.app, held, kept=options.save, on_progress=lines.loading)
+            engine = _engine(options, held, lines)
         opened.callback(engine.close)
         lines.clear()
-        if engine.info.without_draft:
-            lines.say(engine.info.without_draft)
+        for notice in filter(None, (engine.info.without_draft, *engine.info.notices)):
+            lines.say(notice)
         wishes = _turn_options(held, model_path)
-        try:
-            engine.check(GenerationRequest((), wishes.sampling, constraint=wishes.speech.constraint))
-        except RequestError as error:
-            lines.say(str(error))
+        if refusal := _refused(engine, wishes, options):
+            lines.say(refusal)
             return ExitCode.USAGE
         if wishes.speech.negative and wishes.sampling.guidance_scale == 1.0:
             lines.say("the negative prompt changes nothing while guidance_scale is 1; --sample guidance_scale=1.5")
-        if options.answers > 1 and wishes.sampling.greedy:
-            lines.say(f"all {options.answers} answers would be the same at temperature 0; give --temperature 0.7")
-            return ExitCode.USAGE
         if there is not None:
             said = AskedPrompt(prompt, options.app.given("system"), options.app.persona)
             place = go_on(there.store, there.conversation_id, said, options.again)
@@ -155,6 +150,27 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
             place = _begin_new(AskedPrompt(prompt, held.value("system"), options.app.persona), lines, save=options.save)
             opened.callback(place.store.close)
         return _answer(engine, place, wishes, options, lines=lines, memory=memory)
+
+
+def _refused(engine: Engine, wishes: TurnOptions, options: AskOptions) -> str | None:
+    """Why nothing can be answered so."""
+    try:
+        engine.check(GenerationRequest((), wishes.sampling, constraint=wishes.speech.constraint))
+    except RequestError as error:
+        return str(error)
+    if options.answers > 1 and wishes.sampling.greedy:
+        return f"all {options.answers} answers would be the same at temperature 0; give --temperature 0.7"
+    return None
+
+
+def _engine(options: AskOptions, held: Resolved, lines: ErrorLines) -> Engine:
+    if options.app.remote is not None:
+        # No model that is loaded here needs it.
+        from exlchat.app.runtime.remote_loading import connect_to
+
+        return connect_to(options.app.remote, lines.loading)
+    assert options.app.model_path is not None
+    return load_wanted(options.app.model_path, options.app, held, kept=options.save, on_progress=lines.loading)
 
 
 def _check(conversation: Conversation, options: AskOptions) -> None:
@@ -241,7 +257,7 @@ def _answer(
     return code
 
 
-def _turn_options(held: Resolved, model: Path) -> TurnOptions:
+def _turn_options(held: Resolved, model: Path | None) -> TurnOptions:
     start = at_start(held, model)
     return TurnOptions(
         sampling=start.sampling,

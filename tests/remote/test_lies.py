@@ -1,0 +1,179 @@
+"""Servers that fail, lie or stall: one line that names them, and what has come is kept."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from exlchat.chat.store.conversations import ConversationStore
+from exlchat.chat.turn import answer
+from exlchat.chat.turn_plan import TurnOptions
+from exlchat.llm.events import Finished, TextDelta
+from exlchat.llm.request import GenerationRequest
+from exlchat.llm.sampling import SamplingSettings
+from exlchat.remote import http
+from exlchat.remote.address import Address, Remote, RemoteError
+from exlchat.remote.engine import RemoteEngine, connect
+from tests.patience import PATIENCE
+from tests.remote.stub import DONE, Body, Route, Stub, delta, listed, serving, streamed, told
+
+MODELS = {"GET /v1/models": listed("m")}
+CHAT = "POST /v1/chat/completions"
+
+
+def engine(stub: Stub, key: str = "") -> RemoteEngine:
+    return connect(Remote("stub", Address.parse(stub.url), key=key))
+
+
+def gone_wrong(route: Route) -> tuple[str, str]:
+    """What is told of an answer, and its text until then."""
+    with serving({**MODELS, CHAT: route}) as stub:
+        there, text = engine(stub), ""
+        ids = there.encode('{"role": "user", "content": "Hi"}\n')
+        line = ""
+        try:
+            for event in there.generate(GenerationRequest(ids)):
+                assert not isinstance(event, Finished)
+                text += event.text if isinstance(event, TextDelta) else ""
+        except RemoteError as error:
+            line = str(error)
+        assert stub.url in line
+        assert "\n" not in line
+        assert "\x1b" not in line
+        return line.replace(stub.url, "URL"), text
+
+
+def no_stream(data: bytes, kind: str = "text/event-stream") -> Route:
+    return lambda _: (200, {"Content-Type": kind}, iter([data]))
+
+
+@pytest.mark.parametrize(
+    ("route", "says", "kept"),
+    [
+        (streamed(delta("Hel"), b"data: {nonsense\n\n"), "no JSON", "Hel"),
+        (streamed(delta("Hel"), b"<html>busy</html>\n"), "no stream of events", "Hel"),
+        (streamed(delta("Hel"), {"error": {"message": "out of\nmemory \x1b[2J"}}), "out of memory", "Hel"),
+        (streamed(delta("Hel"), [1, 2]), "no object", "Hel"),
+        (streamed(delta("Hel"), {"choices": [{"delta": {"content": 5}}]}), "text that is none", "Hel"),
+        (streamed(delta("Hel"), {"choices": {"0": 1}}), "no list", "Hel"),
+        (streamed(delta("Hel")), "breaks off before the answer has ended", "Hel"),
+        (streamed(DONE), "breaks off before the answer has ended", ""),
+        (streamed(delta("Hel"), b"data: " + b"x" * (http.LONGEST_LINE + 10)), "more than", "Hel"),
+        (told({"error": {"message": "no such template"}}), "no such template", ""),
+        (told({"detail": [{"msg": "bad"}]}, status=422), "bad", ""),
+        (no_stream(b"[" * 100_000, "application/json"), "no JSON", ""),
+        (told({}, status=302, Location="http://evil.example/v1"), "sends us elsewhere", ""),
+        (told({"error": "key?"}, status=401), "right key", ""),
+        (told({"error": {"message": "too long", "code": "context_length_exceeded"}}, status=400), "too long", ""),
+    ],
+)
+def test_a_lie_is_told_in_one_line_and_the_text_before_it_is_kept(route: Route, says: str, kept: str) -> None:
+    line, text = gone_wrong(route)
+    assert says in line
+    assert text == kept
+
+
+def test_the_text_of_an_answer_that_broke_off_is_in_the_conversation_and_goes_on() -> None:
+    with serving({**MODELS, CHAT: streamed(delta("Once upon"))}) as stub:
+        there, store = engine(stub), ConversationStore(None)
+        ident = store.create_conversation().id
+        store.add_message(ident, "user", "A story")
+        events = []
+        with pytest.raises(RemoteError):
+            events.extend(answer(store, there, ident, TurnOptions(SamplingSettings())))
+        message = store.load(ident).branch[-1]
+        assert (message.text, message.status) == ("Once upon", "partial")
+
+
+def test_an_endless_answer_ends_at_its_bound() -> None:
+    def endless(_: Body) -> tuple[int, dict[str, str], Iterator[bytes]]:
+        def pieces() -> Iterator[bytes]:
+            while True:
+                yield f"data: {json.dumps(delta('x' * 500))}\n\n".encode()
+
+        return 200, {"Content-Type": "text/event-stream"}, pieces()
+
+    with serving({**MODELS, CHAT: endless}) as stub:
+        there = engine(stub)
+        ids = there.encode('{"role": "user", "content": "Hi"}\n')
+        *_, last = there.generate(GenerationRequest(ids, max_new_tokens=10))
+        assert isinstance(last, Finished)
+        assert last.reason == "max_new_tokens"
+        assert stub.gone.wait(PATIENCE)
+
+
+def test_a_cancel_wakes_what_waits_and_closes_the_connection() -> None:
+    waiting = threading.Event()
+
+    def silent(_: Body) -> tuple[int, dict[str, str], Iterator[bytes]]:
+        def pieces() -> Iterator[bytes]:
+            yield f"data: {json.dumps(delta('Hel'))}\n\n".encode()
+            waiting.set()
+            for _ in range(int(PATIENCE * 20)):
+                threading.Event().wait(0.05)
+                yield b": still here\n\n"
+
+        return 200, {"Content-Type": "text/event-stream"}, pieces()
+
+    with serving({**MODELS, CHAT: silent}) as stub:
+        there = engine(stub)
+        running = there.generate(GenerationRequest(there.encode('{"role": "user", "content": "Hi"}\n')))
+        threading.Thread(target=lambda: (waiting.wait(PATIENCE), running.cancel()), daemon=True).start()
+        *_, last = running
+        assert isinstance(last, Finished)
+        assert (last.reason, last.text) == ("cancelled", "Hel")
+        assert stub.gone.wait(PATIENCE)
+
+
+def test_a_busy_server_is_asked_again_when_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    replies = iter([told({"error": "busy"}, status=503, **{"Retry-After": "0"})] * 2)
+
+    def busy_first(body: Body) -> tuple[int, object, Iterator[bytes]]:
+        return next(replies, streamed(delta("ok"), delta(reason="stop"), DONE))(body)
+
+    with serving({**MODELS, CHAT: busy_first}) as stub:  # type: ignore[dict-item]
+        there = engine(stub)
+        *_, last = there.generate(GenerationRequest(there.encode('{"role": "user", "content": "Hi"}\n')))
+        assert isinstance(last, Finished)
+        assert last.text == "ok"
+        assert len(stub.bodies("/v1/chat/completions")) == 3
+
+
+def test_one_that_stays_busy_or_says_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    line, _ = gone_wrong(told({"error": "busy"}, status=429, **{"Retry-After": "3600"}))
+    assert "busy (429)" in line
+    monkeypatch.setattr(http, "SILENT_SECONDS", 0.2)
+
+    def mute(_: Body) -> tuple[int, dict[str, str], Iterator[bytes]]:
+        return 200, {"Content-Type": "text/event-stream"}, iter(lambda: threading.Event().wait(0.5) or b"", None)
+
+    line, _ = gone_wrong(mute)
+    assert "has said nothing for" in line
+
+
+def test_nobody_there_is_one_line() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(RemoteError, match="nobody answers there"):
+        connect(Remote("x", Address.parse(f"127.0.0.1:{port}")))
+    with serving({}) as stub, pytest.raises(RemoteError, match="has no /v1/models"):
+        engine(stub)
+
+
+def test_a_key_goes_with_every_request_and_into_no_message() -> None:
+    with serving({**MODELS, CHAT: told({"error": "no"}, status=500)}) as stub:
+        there = engine(stub, key="sekrit-1")
+        with pytest.raises(RemoteError) as failed:
+            list(there.generate(GenerationRequest(there.encode('{"role": "user", "content": "Hi"}\n'))))
+        assert all(one.get("Authorization") == "Bearer sekrit-1" for one in stub.headers)
+        assert "sekrit" not in f"{failed.value}{there.info}{Remote('x', Address.parse('x'), key='sekrit-1')}"
+
+
+def test_a_key_is_not_sent_where_others_can_read_it() -> None:
+    with pytest.raises(RemoteError, match="unencrypted"):
+        connect(Remote("x", Address.parse("http://192.0.2.1:80"), key="k"))
