@@ -22,6 +22,7 @@ _USAGE = """exlchat [MODEL] [PROMPT] [options]
        exlchat personas COMMAND [options]
        exlchat presets COMMAND [options]
        exlchat pull ORG/NAME[@REVISION] [options]
+       exlchat remotes COMMAND [options]
        exlchat serve [MODEL] [options]
        exlchat sessions COMMAND [options]
        exlchat themes [COMMAND] [options]
@@ -42,6 +43,7 @@ on the CPU.
   exlchat personas  list, import and export personas and character cards
   exlchat presets   list, show and import sampling presets
   exlchat pull      fetch a model from Hugging Face into the library
+  exlchat remotes   keep servers that answer in the place of a model here
   exlchat serve     answer other programs by OpenAI's API
   exlchat template  list prompt formats, show exact prompts
   exlchat sessions  list, search, edit, check, export and import conversations

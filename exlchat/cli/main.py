@@ -27,6 +27,7 @@ COMMANDS = {
     "personas": "exlchat.cli.personas",
     "presets": "exlchat.cli.presets",
     "pull": "exlchat.cli.pull",
+    "remotes": "exlchat.cli.remotes",
     "serve": "exlchat.cli.serve.command",
     "sessions": "exlchat.cli.sessions.command",
     "template": "exlchat.cli.templates.command",

@@ -23,7 +23,7 @@ GUIDE = "guide"
 
 _WORDS = (
     *("ask", "bench", "build-ext", "config", "convert", "doctor", "evaluate", "list", "models", "personas", "presets"),
-    *("pull", "run", "serve", "sessions", "template", "themes", GUIDE),
+    *("pull", "remotes", "run", "serve", "sessions", "template", "themes", GUIDE),
 )
 _HERE = {
     "cp": "copy its folder",
