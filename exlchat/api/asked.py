@@ -9,12 +9,16 @@ from typing import Any, Protocol
 from exlchat.api.chat_body import read_chat_body
 from exlchat.api.chat_model import ChatModel
 from exlchat.api.chat_reply import ChatReply
+from exlchat.api.completion_body import read_completion_body
+from exlchat.api.completion_plan import plan_completion
+from exlchat.api.completion_reply import CompletionReply
 from exlchat.api.fields import Fields
 from exlchat.api.head import Head
 from exlchat.api.plan import plan_chat
+from exlchat.api.telling import telling
 from exlchat.api.voice import Voice
-from exlchat.llm.events import Event
-from exlchat.llm.request import GenerationRequest
+from exlchat.llm.events import Event, Scored
+from exlchat.llm.request import GenerationRequest, ScoreRequest
 
 
 class Reply(Protocol):
@@ -27,8 +31,8 @@ class Reply(Protocol):
     def first(self) -> Iterator[str]:
         """The chunks before any event."""
 
-    def feed(self, index: int, event: Event) -> Iterator[str]:
-        """The chunks that an event of one answer is told by."""
+    def feed(self, index: int, event: Event | Scored) -> Iterator[str]:
+        """The chunks that an event of one request is told by; requests are counted as in `Asked`."""
 
     def last(self) -> Iterator[str]:
         """The chunks behind all answers."""
@@ -57,14 +61,14 @@ class Asked:
 
     Args:
         speaker: who answers.
-        requests: what the engine is asked, one for each answer.
+        requests: what the engine is asked: one for each answer, then one for each prompt that is scored.
         reply: what becomes of its events.
         stream: whether chunks are wanted as they come.
         ignored: fields of the body that mean nothing here.
     """
 
     speaker: Speaker
-    requests: tuple[GenerationRequest, ...]
+    requests: tuple[GenerationRequest | ScoreRequest, ...]
     reply: Reply
     stream: bool
     ignored: tuple[str, ...]
@@ -79,10 +83,23 @@ def ask_chat(fields: Fields, find: FindSpeaker) -> Asked:
     body = read_chat_body(fields)
     speaker = find(body.model)
     plan = plan_chat(speaker.model, body, speaker.voice)
+    first = plan.requests[0]
     reply = ChatReply(
         Head(speaker.name, speaker.fingerprint),
         len(plan.requests),
-        include_usage=body.wishes.include_usage,
+        telling(speaker.model.engine, body.wishes, first.stop),
         said_first=plan.said_first,
+        prompt_ids=tuple(first.prompt_ids),
     )
+    return Asked(speaker, plan.requests, reply, body.wishes.stream, fields.ignored)
+
+
+def ask_completion(fields: Fields, find: FindSpeaker) -> Asked:
+    """Of a body of `/v1/completions`; raises as `ask_chat`."""
+    body = read_completion_body(fields)
+    speaker = find(body.model)
+    engine = speaker.model.engine
+    plan = plan_completion(engine, body, speaker.voice)
+    told = telling(engine, body.wishes, plan.stops)
+    reply = CompletionReply(Head(speaker.name, speaker.fingerprint), plan.prompts, body.wishes.answers, told)
     return Asked(speaker, plan.requests, reply, body.wishes.stream, fields.ignored)

@@ -8,7 +8,7 @@ from typing import Any
 
 from exlchat.api.errors import ApiError, bad
 from exlchat.api.fields import Fields
-from exlchat.api.wishes import MOST_TOP, Wishes, read_max_tokens, read_wishes
+from exlchat.api.wishes import MOST_TOP, Wishes, read_wishes
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _MOST_MESSAGES = 10_000
@@ -51,9 +51,7 @@ def read_chat_body(fields: Fields) -> ChatBody:
     if fields.raw("tool_choice") not in (None, "none", "auto"):
         raise bad("tool_choice", "tool_choice: this server cannot call tools yet; leave it out")
     fields.raw("parallel_tool_calls")
-    wishes = read_wishes(
-        fields, top=_top(fields), max_tokens=read_max_tokens(fields, "max_completion_tokens", "max_tokens")
-    )
+    wishes = read_wishes(fields, top=_top(fields))
     return ChatBody(fields.text("model"), messages, wishes, _goes_on(fields, messages), _variables(fields))
 
 

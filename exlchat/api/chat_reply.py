@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from exlchat.api.head import Head
-from exlchat.api.usage import FINISH_REASONS, Thinking, figures, usage
-from exlchat.llm.events import Event, Finished, TextDelta
+from exlchat.api.telling import Telling, chances_of
+from exlchat.api.usage import Thinking, figures, usage
+from exlchat.llm.events import Event, Finished, Scored, TextDelta
 
 _PREFIX = "chatcmpl-"
 _FIELDS = {"answer": "content", "thought": "reasoning_content"}
@@ -19,6 +20,7 @@ class _Answer:
 
     def __init__(self, said_first: str) -> None:
         self.texts: dict[str, list[str]] = {"content": [said_first], "reasoning_content": []}
+        self.logprobs: list[dict[str, Any]] = []
         self.thinking = Thinking()
         self.finished: Finished | None = None
 
@@ -28,17 +30,18 @@ class ChatReply:
 
     Args:
         answers: how many were asked for.
-        include_usage: whether chunks end with one of counts.
         said_first: the text that each answer begins with.
+        prompt_ids: of the prompt, for clients that want ids.
     """
 
-    def __init__(self, head: Head, answers: int, *, include_usage: bool, said_first: str = "") -> None:
-        self._head = head
+    def __init__(
+        self, head: Head, answers: int, telling: Telling, *, said_first: str = "", prompt_ids: tuple[int, ...] = ()
+    ) -> None:
+        self._head, self._telling = head, telling
         self._answers = [_Answer(said_first) for _ in range(answers)]
-        self._said_first = said_first
-        self._include_usage = include_usage
+        self._said_first, self._prompt_ids = said_first, prompt_ids
         self._begin = head.chunks("chat.completion.chunk", _PREFIX)
-        self._end = '], "usage": null}' if include_usage else "]}"
+        self._end = '], "usage": null}' if telling.include_usage else "]}"
 
     @property
     def ended(self) -> bool:
@@ -47,53 +50,68 @@ class ChatReply:
 
     def first(self) -> Iterator[str]:
         """The chunks before any event."""
+        ids = {"prompt_token_ids": self._prompt_ids} if self._telling.token_ids else {}
         for index in range(len(self._answers)):
-            yield self._chunk(index, {"role": "assistant", "content": self._said_first})
+            yield self._chunk(index, {"role": "assistant", "content": self._said_first}, ids=ids)
 
-    def feed(self, index: int, event: Event) -> Iterator[str]:
+    def feed(self, index: int, event: Event | Scored) -> Iterator[str]:
         """The chunks that an event of one answer is told by."""
         answer = self._answers[index]
         match event:
             case TextDelta():
-                answer.thinking.add(event)
-                name = _FIELDS.get(event.channel)
-                if name is not None and event.text:
-                    answer.texts[name].append(event.text)
-                    yield self._chunk(index, {name: event.text})
+                yield from self._more(index, answer, event)
             case Finished():
                 answer.finished = event
                 yield self._chunk(index, {}, event)
 
     def last(self) -> Iterator[str]:
         """The chunks behind all answers."""
-        if self._include_usage:
+        if self._telling.include_usage:
             yield f"{self._begin}], {json.dumps(self._counts())[1:]}"
 
     def whole(self) -> dict[str, Any]:
         """The reply as one object."""
         choices = [self._choice(index, answer) for index, answer in enumerate(self._answers)]
-        return {**self._head.of("chat.completion", _PREFIX), "choices": choices, **self._counts()}
+        ids = {"prompt_token_ids": self._prompt_ids} if self._telling.token_ids else {}
+        return {**self._head.of("chat.completion", _PREFIX), "choices": choices, **ids, **self._counts()}
+
+    def _more(self, index: int, answer: _Answer, delta: TextDelta) -> Iterator[str]:
+        answer.thinking.add(delta)
+        name, names = _FIELDS.get(delta.channel), self._telling.names
+        logprobs = None
+        if names is not None and delta.chances and name == "content":
+            logprobs = names.chat(chances_of(delta))
+            answer.logprobs += logprobs["content"]
+        if name is not None and delta.text:
+            answer.texts[name].append(delta.text)
+        ids = {"token_ids": delta.token_ids} if self._telling.token_ids and delta.token_ids else {}
+        if logprobs is not None or ids or (name is not None and delta.text):
+            yield self._chunk(index, {name: delta.text} if name is not None else {}, logprobs=logprobs, ids=ids)
 
     def _choice(self, index: int, answer: _Answer) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": "".join(answer.texts["content"])}
         if answer.texts["reasoning_content"]:
             message["reasoning_content"] = "".join(answer.texts["reasoning_content"])
-        ended = {"logprobs": None, **_ending(answer.finished)}
-        return {"index": index, "message": message, **ended}
+        logprobs = None if self._telling.names is None else {"content": answer.logprobs, "refusal": None}
+        ids = {}
+        if self._telling.token_ids and answer.finished is not None:
+            ids = {"token_ids": answer.finished.token_ids}
+        ending = self._telling.ending(answer.finished)
+        return {"index": index, "message": message, "logprobs": logprobs, **ids, **ending}
 
-    def _chunk(self, index: int, delta: dict[str, Any], finished: Finished | None = None) -> str:
-        choice = {"index": index, "delta": delta, "logprobs": None, **_ending(finished)}
+    def _chunk(
+        self,
+        index: int,
+        delta: dict[str, Any],
+        finished: Finished | None = None,
+        *,
+        logprobs: Any = None,
+        ids: Any = None,
+    ) -> str:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, **(ids or {}), **self._telling.ending(finished)}
         return f"{self._begin}{json.dumps(choice)}{self._end}"
 
     def _counts(self) -> dict[str, Any]:
         ended = [one.finished for one in self._answers if one.finished is not None]
-        return {"usage": usage(ended, [one.thinking for one in self._answers]), "exlchat": figures(ended[0].stats)}
-
-
-def _ending(finished: Finished | None) -> dict[str, Any]:
-    if finished is None:
-        return {"finish_reason": None}
-    found: dict[str, Any] = {"finish_reason": FINISH_REASONS[finished.reason]}
-    if finished.reason == "repeating":
-        found["stop_reason"] = "repeating"
-    return found
+        thoughts = sum(one.thinking.tokens for one in self._answers)
+        return {"usage": usage([ended], thoughts), "exlchat": figures(ended[0].stats)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from exlchat.api.chat_body import ChatBody
 from exlchat.api.chat_model import ChatModel
@@ -24,14 +23,14 @@ from exlchat.llm.sampling import SamplingSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ChatPlan:
     """Requests of the answers, by their index. `said_first`: with what each begins, though nothing generates it."""
 
     requests: tuple[GenerationRequest, ...]
     said_first: str = ""
 
 
-def plan_chat(model: ChatModel, body: ChatBody, voice: Voice) -> Plan:
+def plan_chat(model: ChatModel, body: ChatBody, voice: Voice) -> ChatPlan:
     """Renders, encodes and counts; may take milliseconds, and of a stranger's template longer.
 
     Raises:
@@ -40,7 +39,7 @@ def plan_chat(model: ChatModel, body: ChatBody, voice: Voice) -> Plan:
     """
     engine = model.engine
     sampling, speech = body.wishes.with_voice(voice)
-    _require_readable(engine, sum(len(one.text) for one in body.messages))
+    require_readable(engine, sum(len(one.text) for one in body.messages))
     try:
         shape = model.format(voice.template)
         form = shape.told(body.variables, speech.think)
@@ -60,42 +59,42 @@ def plan_chat(model: ChatModel, body: ChatBody, voice: Voice) -> Plan:
         )
     except PromptError as error:
         raise bad("messages", str(error)) from None
-    return Plan(_answers(engine, request, body.wishes, voice, sampling=sampling, speech=speech), said_first)
+    return ChatPlan(wished(engine, request, body.wishes, voice), said_first)
 
 
-def _require_readable(engine: Engine, characters: int) -> None:
+def require_readable(engine: Engine, characters: int) -> None:
     """Refuses what cannot fit before it is encoded, which takes minutes of megabytes and cannot be stopped."""
     if characters > most_characters(engine.info.max_seq_len):
         raise context_exceeded(characters // CHARACTERS_A_TOKEN, engine.info.max_seq_len)
 
 
-def _answers(
-    engine: Engine,
-    request: GenerationRequest,
-    wishes: Wishes,
-    voice: Voice,
-    *,
-    sampling: SamplingSettings,
-    speech: AnswerOptions,
-) -> tuple[GenerationRequest, ...]:
-    """The request as wished for, once for each answer."""
+def wished(engine: Engine, request: GenerationRequest, wishes: Wishes, voice: Voice) -> tuple[GenerationRequest, ...]:
+    """A request of a prompt, as it is wished for, once for each answer.
+
+    Raises:
+        ApiError: there is no room for an answer, or wishes contradict each other.
+        RequestError: the engine cannot do what is wished for.
+    """
+    sampling, speech = wishes.with_voice(voice)
     prompt, context, most = len(request.prompt_ids), engine.info.max_seq_len, wishes.most(voice)
     if prompt + (most != 0) > context:
         raise context_exceeded(prompt, context)
-    wished: dict[str, Any] = {
-        "sampling": sampling,
-        "max_new_tokens": most,
-        "owner": wishes.owner,
-        "banned": speech.ban,
-        "min_new_tokens": speech.min_tokens if most is None else min(speech.min_tokens, most),
-        "constraint": speech.constraint,
-        "stop_repeating": speech.stop_repeating,
+    room = context - prompt if most is None else min(most, context - prompt)
+    found = replace(
+        request,
+        sampling=sampling,
+        max_new_tokens=most,
+        owner=wishes.owner,
+        banned=speech.ban,
+        min_new_tokens=room if wishes.to_the_end else min(speech.min_tokens, room),
+        constraint=speech.constraint,
+        stop_repeating=speech.stop_repeating,
         # Of one alternative at least the engine tells the token's own probability.
-        "alternatives": 0 if wishes.top is None else max(wishes.top, 1),
-        "draft": speech.drafted_by(draft_model=engine.capabilities.draft_model),
-    }
-    engine.check(replace(request, **wished))
-    return tuple(replace(request, **wished, seed=seed) for seed in wishes.seeds(voice))
+        alternatives=0 if wishes.top is None else max(wishes.top, 1),
+        draft=speech.drafted_by(draft_model=engine.capabilities.draft_model),
+    )
+    engine.check(found)
+    return tuple(replace(found, seed=seed) for seed in wishes.seeds(voice))
 
 
 def _messages(body: ChatBody, voice: Voice) -> list[PromptMessage]:

@@ -1,21 +1,11 @@
-"""What an answer took, as OpenAI counts it, and what of it we tell besides."""
+"""What answers took, as OpenAI counts it, and what of it we tell besides."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from exlchat.llm.events import Finished, FinishReason, GenerationStats, TextDelta
-
-FINISH_REASONS: dict[FinishReason, str] = {
-    "stop_token": "stop",
-    "stop_string": "stop",
-    "repeating": "stop",
-    "max_new_tokens": "length",
-    "context_full": "length",
-    "cancelled": "stop",
-}
-"""By our own words. Nobody reads of a cancelled one, unless the server is being stopped."""
+from exlchat.llm.events import Finished, GenerationStats, TextDelta
 
 
 class Thinking:
@@ -31,16 +21,22 @@ class Thinking:
             self.tokens += len(delta.token_ids)
 
 
-def usage(ended: Sequence[Finished], thinking: Sequence[Thinking]) -> dict[str, Any]:
-    """Of all answers to one prompt, which is counted once, as the first of them read it."""
-    prompt, cached = ended[0].stats.prompt_tokens, min(one.stats.cached_tokens for one in ended)
-    new = sum(one.stats.new_tokens for one in ended)
+def usage(ended: Sequence[Sequence[Finished]], thoughts: int = 0) -> dict[str, Any]:
+    """Of the answers to each prompt, which is counted once, as the first of them read it.
+
+    Args:
+        ended: a sequence of answers for each prompt.
+        thoughts: tokens of all thoughts.
+    """
+    prompt = sum(answers[0].stats.prompt_tokens for answers in ended)
+    cached = sum(min(one.stats.cached_tokens for one in answers) for answers in ended)
+    new = sum(one.stats.new_tokens for answers in ended for one in answers)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": new,
         "total_tokens": prompt + new,
         "prompt_tokens_details": {"cached_tokens": cached},
-        "completion_tokens_details": {"reasoning_tokens": sum(one.tokens for one in thinking)},
+        "completion_tokens_details": {"reasoning_tokens": thoughts},
     }
 
 

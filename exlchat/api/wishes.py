@@ -9,18 +9,25 @@ from typing import Any
 from exlchat.api.constraints import constraint_of
 from exlchat.api.errors import bad
 from exlchat.api.fields import Fields
+from exlchat.api.sampling_fields import read_sampling
 from exlchat.api.voice import Voice
-from exlchat.chat.answer_options import AnswerOptions
-from exlchat.llm.controls import CONTROLS
+from exlchat.chat.answer_options import DRAFTS, AnswerOptions
 from exlchat.llm.limits import LARGEST_SEED, MOST_ANSWERS
-from exlchat.llm.sampling import SamplingSettings, checked_value
+from exlchat.llm.sampling import SamplingSettings
 
 MOST_STOPS = 16
 MOST_TOP = 20
 """Likeliest tokens that are told of a place."""
+_MOST_BANNED = 1_000
 _MOST_TOKENS = 10**9
 _LONGEST_OWNER = 100
-_TOKEN_BIASES = "logit_bias"
+_STOPS = ("stop", "stopping_strings", "stop_sequence", "stop_sequences")
+_COUNTS = {
+    "min_tokens": ("min_tokens", "min_length"),
+    "thinking_budget": ("thinking_budget", "thinking_token_budget", "reasoning_budget_tokens"),
+}
+_FLAGS = {"heal": ("token_healing",), "stop_repeating": ()}
+_MAX_TOKENS = ("max_completion_tokens", "max_tokens", "max_new_tokens", "max_length", "n_predict", "num_predict")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +38,28 @@ class Wishes:
         sampling: by the names of `SamplingSettings`.
         speech: by the names of `AnswerOptions`.
         max_tokens: the longest answer; `None` leaves it to the voice.
+        to_the_end: an answer does not end by itself before its longest.
         seed: of the first answer; those behind it count up.
         answers: how many.
         top: so many of the likeliest tokens are told with each token; `None` tells no probabilities.
         stream: whether events are told as they come.
         include_usage: whether a stream ends with its counts.
+        token_ids: whether ids are told, of the prompt and of each token.
+        named_by_id: whether tokens are named by their ids where probabilities are told.
         owner: who asks, for the pages of the cache.
     """
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
     speech: Mapping[str, Any] = field(default_factory=dict)
     max_tokens: int | None = None
+    to_the_end: bool = False
     seed: int | None = None
     answers: int = 1
     top: int | None = None
     stream: bool = False
     include_usage: bool = False
+    token_ids: bool = False
+    named_by_id: bool = False
     owner: str = ""
 
     def with_voice(self, voice: Voice) -> tuple[SamplingSettings, AnswerOptions]:
@@ -64,12 +77,13 @@ class Wishes:
         return voice.max_tokens if self.max_tokens is None else self.max_tokens
 
 
-def read_wishes(fields: Fields, *, top: int | None, max_tokens: int | None) -> Wishes:
+def read_wishes(fields: Fields, *, top: int | None, usual_tokens: int | None = None) -> Wishes:
     """All that both endpoints name alike.
 
     Args:
         fields: of the body.
-        top, max_tokens: as of `Wishes`; the endpoints have other names for them.
+        top: as of `Wishes`; each endpoint has a name of its own for it.
+        usual_tokens: the longest answer where nothing is said of it.
 
     Raises:
         ApiError: a field that cannot be.
@@ -78,58 +92,68 @@ def read_wishes(fields: Fields, *, top: int | None, max_tokens: int | None) -> W
     best_of = fields.whole("best_of", answers, 1) or answers
     if best_of != answers:
         raise bad("best_of", f"best_of is {best_of}; all {answers} answers are told, leave it out")
-    seed = fields.whole("seed", None, -1, LARGEST_SEED)
-    speech: dict[str, Any] = {}
-    if stop := fields.texts("stop", MOST_STOPS):
-        speech["stop"] = stop
-    constraint = constraint_of(fields)
-    if constraint is not None:
-        speech["constraint"] = constraint
-    stream = fields.flag("stream")
+    seed = fields.whole(fields.first("seed", "sampler_seed"), None, -1, LARGEST_SEED)
     options = fields.nested("stream_options")
     return Wishes(
-        sampling=_sampling(fields),
-        speech=speech,
-        max_tokens=max_tokens,
+        sampling=read_sampling(fields),
+        speech=_speech(fields),
+        max_tokens=_max_tokens(fields, usual_tokens),
+        to_the_end=fields.flag(fields.first("ignore_eos", "ban_eos_token", "ignore_eos_token")),
         # How several clients say "a fresh one".
         seed=None if seed == -1 else seed,
         answers=answers,
         top=top,
-        stream=stream,
+        stream=fields.flag("stream"),
         include_usage=options.flag("include_usage"),
-        owner=fields.text("user")[:_LONGEST_OWNER],
+        token_ids=fields.flag(fields.first("return_token_ids", "return_tokens")),
+        named_by_id=fields.flag("return_tokens_as_token_ids"),
+        owner=fields.text(fields.first("owner", "user"))[:_LONGEST_OWNER],
     )
 
 
-def read_max_tokens(fields: Fields, *names: str) -> int | None:
-    """The first of some names for the longest answer. -1 is how some clients say "no bound"."""
-    found = fields.whole(fields.first(*names), None, -1, _MOST_TOKENS)
+def _max_tokens(fields: Fields, usual: int | None) -> int | None:
+    """-1 is how some clients say "no bound"."""
+    name = fields.first(*_MAX_TOKENS)
+    found = fields.whole(name, usual, -1, _MOST_TOKENS)
     return None if found == -1 else found
 
 
-def _sampling(fields: Fields) -> dict[str, Any]:
+def _speech(fields: Fields) -> dict[str, Any]:
+    """What of `AnswerOptions` is said."""
     found: dict[str, Any] = {}
-    for name in CONTROLS:
-        if name in fields:
-            value = _biases(fields) if name == _TOKEN_BIASES else _plain(name, fields.raw(name))
-            try:
-                found[name] = checked_value(name, value)
-            except ValueError as error:
-                raise bad(name, str(error)) from None
+    if stop := _stops(fields):
+        found["stop"] = stop
+    if banned := (*fields.texts("banned_strings", _MOST_BANNED), *fields.texts("bad_words", _MOST_BANNED)):
+        found["ban"] = banned
+    constraint = constraint_of(fields)
+    if constraint is not None:
+        found["constraint"] = constraint
+    found |= _counts(fields)
+    for name, names in _FLAGS.items():
+        key = fields.first(name, *names)
+        if key in fields:
+            found[name] = fields.flag(key)
+    if negative := fields.text("negative_prompt"):
+        found["negative"] = negative
+    if draft := fields.text("draft"):
+        if draft not in DRAFTS:
+            raise fields.wrong("draft", f"there is no {draft!r}; it must be one of {', '.join(DRAFTS)}")
+        found["draft"] = draft
     return found
 
 
-def _plain(name: str, value: Any) -> Any:
-    if CONTROLS[name].kind == "whole" and isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
+def _counts(fields: Fields) -> dict[str, int]:
+    """-1 is how some clients say nothing."""
+    told = {name: fields.whole(fields.first(*names), -1, -1, _MOST_TOKENS) for name, names in _COUNTS.items()}
+    return {name: count for name, count in told.items() if count is not None and count >= 0}
 
 
-def _biases(fields: Fields) -> Any:
-    """OpenAI's object of ids as texts; else a list of pairs, as ours."""
-    value = fields.raw(_TOKEN_BIASES)
-    if not isinstance(value, dict):
-        return value
-    if not all(token.isascii() and token.isdigit() and len(token) < 10 for token in value):
-        raise fields.wrong(_TOKEN_BIASES, "a token is named by its id, as a text of digits")
-    return [(int(token), bias) for token, bias in value.items()]
+def _stops(fields: Fields) -> tuple[str | int, ...]:
+    """Texts of all names together, each once, and ids of tokens."""
+    ids = fields.listed("stop_token_ids") or []
+    if not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in ids):
+        raise fields.wrong("stop_token_ids", "it must be a list of ids of tokens")
+    texts = dict.fromkeys(text for name in _STOPS for text in fields.texts(name, MOST_STOPS))
+    if len(texts) > MOST_STOPS:
+        raise fields.wrong("stop", f"there are {len(texts)} texts, and {MOST_STOPS} is most")
+    return (*texts, *dict.fromkeys(ids))

@@ -109,6 +109,10 @@ class LocalEngine:
         """Text of `ids`. `special`: with that of all special tokens."""
         return self._parts.tokenizer.decode(ids, special=special)
 
+    def spell(self, ids: Sequence[int]) -> list[bytes]:
+        """What each id adds to a text; of a special token its name. The first call may take a quarter of a second."""
+        return self._parts.tokenizer.spell(ids)
+
     def logits(self, ids: Sequence[int]) -> Tensor:
         """Logits of every position at once, without a cache.
 

@@ -186,6 +186,15 @@ class CanScore(Protocol):
 
 
 @runtime_checkable
+class SpellsTokens(Protocol):
+    """A model whose tokens are known byte by byte."""
+
+    def spell(self, ids: Sequence[int]) -> list[bytes]:
+        """What each adds to a text, of UTF-8 that may be cut between two; of a special token its name. From any
+        thread."""
+
+
+@runtime_checkable
 class NamesWhatIsNotHeld(Protocol):
     """An engine that holds answers to constraints, but not to all that one may ask for."""
 

@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 from exlchat.api.asked import Asked, FindSpeaker
 from exlchat.api.errors import ApiError, told_error
 from exlchat.api.fields import MOST_BYTES, Fields, read_body
-from exlchat.llm.events import Event, Finished, PrefillProgress
+from exlchat.llm.events import Event, Finished, PrefillProgress, Scored
 from exlchat.llm.port import Failed
 from exlchat.llm.request import RequestError
 from exlchat.server.desk import Desk
@@ -129,7 +129,7 @@ class _Request:
         if text:
             await send_body(self._send, text, more=True)
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: Event | Scored) -> None:
         if isinstance(event, PrefillProgress):
             self._reading = event
         elif isinstance(event, Finished):

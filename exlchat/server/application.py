@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from exlchat.api.asked import ask_chat
+from exlchat.api.asked import ask_chat, ask_completion
 from exlchat.api.errors import ApiError, told_error
 from exlchat.server.answering import Answering
 from exlchat.server.desk import Desk
@@ -35,6 +35,7 @@ def application(desk: Desk, rules: Rules, say: Callable[[Record], None]) -> ASGI
         Route("/v1/models", models.list, methods=["GET"]),
         Route("/v1/models/{name:path}", models.one, methods=["GET"]),
         Route("/v1/chat/completions", Answering(desk, ask_chat), methods=["POST"]),
+        Route("/v1/completions", Answering(desk, ask_completion), methods=["POST"]),
         Route("/v1/embeddings", _no_embeddings, methods=["POST"]),
     ]
     refusals = dict.fromkeys((HTTPException, ApiError, Exception), _refused)

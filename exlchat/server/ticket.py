@@ -7,13 +7,17 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from exlchat.llm.events import Event
-from exlchat.llm.port import Engine, Failed, Handle
-from exlchat.llm.request import GenerationRequest
+from exlchat.llm.events import Event, PrefillProgress, Scored
+from exlchat.llm.port import CanScore, Engine, Failed, Handle, Running
+from exlchat.llm.request import GenerationRequest, ScoreRequest
 
-Told = tuple[int, Event | Failed]
-"""Which answer, and what of it."""
+Told = tuple[int, Event | Scored | Failed]
+"""Of which request, and what of it."""
+_Sink = Callable[[Event | Scored | Failed], None]
+_scoring = ThreadPoolExecutor(1, "exlchat-scoring")
+"""An engine scores in the thread that reads, one text at a time."""
 
 
 class Ticket:
@@ -33,11 +37,17 @@ class Ticket:
         self._handles: list[Handle] = []
         self._cancelled = False
 
-    def submit(self, engine: Engine, requests: Sequence[GenerationRequest]) -> None:
-        """Begins the answers, unless they are cancelled already. Raises `RequestError`; none is left running then."""
+    def submit(self, engine: Engine, requests: Sequence[GenerationRequest | ScoreRequest]) -> None:
+        """Begins them, unless they are cancelled already. Raises `RequestError`; none is left running then."""
         try:
             for index, request in enumerate(requests):
-                self._hold(engine.submit(request, self._sink(index)))
+                sink = self._sink(index)
+                if isinstance(request, GenerationRequest):
+                    self._hold(engine.submit(request, sink))
+                elif isinstance(engine, CanScore):
+                    running = engine.score(request)
+                    self._hold(running)
+                    _scoring.submit(_score, running, sink)
         except BaseException:
             self.cancel()
             raise
@@ -74,8 +84,8 @@ class Ticket:
         if cancelled:
             handle.cancel()
 
-    def _sink(self, index: int) -> Callable[[Event | Failed], None]:
-        def sink(event: Event | Failed) -> None:
+    def _sink(self, index: int) -> _Sink:
+        def sink(event: Event | Scored | Failed) -> None:
             self._ticked()
             self._tell((index, event))
 
@@ -88,3 +98,12 @@ class Ticket:
             # The loop is gone where the server has been stopped in the middle of an answer.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._there.set)
+
+
+def _score(running: Running[PrefillProgress | Scored], sink: _Sink) -> None:
+    try:
+        with running:
+            for event in running:
+                sink(event)
+    except Exception as error:
+        sink(Failed(error))

@@ -71,6 +71,7 @@ class Tokenizer:
         shown = shown_tokens(self.special_tokens)
         self._shown = {index: token.content for index, token in added.items() if token.content in shown}
         self._silent = {index for index, token in added.items() if token.special} - self._shown.keys()
+        self._spelled: tuple[bytes, ...] | None = None
         byte_ids = read_fallback(self._fast)
         self.fallback = ByteFallback(byte_ids, self._is_silent) if byte_ids else None
         self._check_fits(vocab_size)
@@ -134,6 +135,25 @@ class Tokenizer:
         """What each id below `size` is as text. Takes 0.2 s for 128,000; raises as `token_bytes.token_bytes` does."""
         with self._lock:
             return token_bytes(self._fast, size)
+
+    def spell(self, ids: Sequence[int]) -> list[bytes]:
+        """What each id adds to a text; of an added token that is a control token its name."""
+        spelled = self._spelled
+        if spelled is None:
+            spelled = self._spelled = self._spell_all()
+        return [spelled[index] if 0 <= index < len(spelled) else b"" for index in ids]
+
+    def _spell_all(self) -> tuple[bytes, ...]:
+        size = 1 + max(self._fast.get_vocab(with_added_tokens=True).values(), default=-1)
+        try:
+            found = list(self.token_bytes(size).tokens)
+        except ModelError:
+            # Of a kind whose tokens have no bytes of their own, as WordPiece: what each is within a text.
+            found = [text.encode() for text in self.texts(size)]
+        for index, token in self._fast.get_added_tokens_decoder().items():
+            if token.special:
+                found[index] = token.content.encode()
+        return tuple(found)
 
     def unlike(self, other: Tokenizer) -> str | None:
         """How another vocabulary differs, in a few words; `None` where every token has the same id."""
