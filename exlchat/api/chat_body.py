@@ -44,7 +44,7 @@ class ChatBody:
 
 def read_chat_body(fields: Fields) -> ChatBody:
     """Raises `ApiError` for a field that cannot be. What of them was not read, `fields.ignored` says then."""
-    messages = _messages(fields)
+    messages = read_messages(fields)
     for name in _TOOL_FIELDS:
         if fields.raw(name):
             raise bad(name, f"{name}: this server cannot call tools yet; leave them out")
@@ -52,15 +52,16 @@ def read_chat_body(fields: Fields) -> ChatBody:
         raise bad("tool_choice", "tool_choice: this server cannot call tools yet; leave it out")
     fields.raw("parallel_tool_calls")
     wishes = read_wishes(fields, top=_top(fields))
-    return ChatBody(fields.text("model"), messages, wishes, _goes_on(fields, messages), _variables(fields))
+    return ChatBody(fields.text("model"), messages, wishes, _goes_on(fields, messages), template_variables(fields))
 
 
-def _messages(fields: Fields) -> tuple[ChatMessage, ...]:
-    given = fields.listed("messages")
+def read_messages(fields: Fields, name: str = "messages") -> tuple[ChatMessage, ...]:
+    """At least one. Raises `ApiError`."""
+    given = fields.listed(name)
     if not given:
-        raise bad("messages", 'messages is empty; give at least one, as [{"role": "user", "content": "Hello"}]')
+        raise bad(name, f'{name} is empty; give at least one, as [{{"role": "user", "content": "Hello"}}]')
     if len(given) > _MOST_MESSAGES:
-        raise bad("messages", f"there are {len(given):,} messages; {_MOST_MESSAGES:,} is most")
+        raise bad(name, f"there are {len(given):,} messages; {_MOST_MESSAGES:,} is most")
     return tuple(_message(one, number) for number, one in enumerate(given))
 
 
@@ -120,7 +121,7 @@ def _goes_on(fields: Fields, messages: tuple[ChatMessage, ...]) -> bool:
     return goes_on
 
 
-def _variables(fields: Fields) -> dict[str, Any]:
+def template_variables(fields: Fields) -> dict[str, Any]:
     """What the template is told; of `reasoning_effort` it is told too, though few ask."""
     effort = fields.text("reasoning_effort")
     told: dict[str, Any] = {"reasoning_effort": effort} if effort else {}

@@ -26,3 +26,15 @@ def model_entry(name: str, info: ModelInfo, created: int) -> dict[str, Any]:
 
 def model_list(entries: list[dict[str, Any]]) -> dict[str, Any]:
     return {"object": "list", "data": entries}
+
+
+def tabby_model(name: str, info: ModelInfo, created: int, cache_kind: str) -> dict[str, Any]:
+    """TabbyAPI's `/v1/model`: the one that is loaded."""
+    parameters = {
+        "max_seq_len": info.max_seq_len,
+        "cache_size": info.max_seq_len,
+        "cache_mode": cache_kind,
+        "prompt_template": "model" if info.chat_template else None,
+        "use_vision": False,
+    }
+    return {**model_entry(name, info, created), "parameters": parameters}

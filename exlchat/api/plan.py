@@ -30,25 +30,48 @@ class ChatPlan:
     said_first: str = ""
 
 
-def plan_chat(model: ChatModel, body: ChatBody, voice: Voice) -> ChatPlan:
-    """Renders, encodes and counts; may take milliseconds, and of a stranger's template longer.
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """Messages as the model reads them, without the beginning of an answer."""
+
+    messages: list[PromptMessage]
+    form: PromptFormat
+    ids: list[int]
+    stops: tuple[str | int, ...]
+
+
+def prompt_of(model: ChatModel, body: ChatBody, voice: Voice) -> ChatPrompt:
+    """Renders and encodes; may take milliseconds, and of a stranger's template longer.
 
     Raises:
-        ApiError: the template refuses the messages, or they do not fit into the context, or wishes contradict.
-        RequestError: the engine cannot do what is wished for.
+        ApiError: the template refuses the messages, or they cannot fit into the context.
     """
-    engine = model.engine
-    sampling, speech = body.wishes.with_voice(voice)
-    require_readable(engine, sum(len(one.text) for one in body.messages))
+    require_readable(model.engine, sum(len(one.text) for one in body.messages))
+    _, speech = body.wishes.with_voice(voice)
     try:
         shape = model.format(voice.template)
         form = shape.told(body.variables, speech.think)
         messages = _messages(body, voice)
-        ids = prompt_ids(engine, messages, form)
-        begun, said_first = _begun(engine, body, speech)
+        return ChatPrompt(messages, form, prompt_ids(model.engine, messages, form), shape.stops)
+    except PromptError as error:
+        raise bad("messages", str(error)) from None
+
+
+def plan_chat(model: ChatModel, body: ChatBody, voice: Voice) -> ChatPlan:
+    """Raises as `prompt_of`, besides:
+
+    ApiError: there is no room for an answer, or wishes contradict each other.
+    RequestError: the engine cannot do what is wished for.
+    """
+    engine = model.engine
+    sampling, speech = body.wishes.with_voice(voice)
+    prompt = prompt_of(model, body, voice)
+    messages, form = prompt.messages, prompt.form
+    begun, said_first = _begun(engine, body, speech)
+    try:
         request = GenerationRequest(
-            prompt_ids=(*ids, *begun),
-            stop=(*speech.stop, *shape.stops),
+            prompt_ids=(*prompt.ids, *begun),
+            stop=(*speech.stop, *prompt.stops),
             beginning=shared_beginning(engine, messages, form),
             begun=len(begun),
             heal=speech.heal and bool(begun),

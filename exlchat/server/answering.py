@@ -45,6 +45,7 @@ class Answering:
         work = asyncio.ensure_future(_Request(self._desk, self._ask, scope["record"], send).carry_out(data))
         try:
             await asyncio.wait((gone, work), return_when=asyncio.FIRST_COMPLETED)
+            scope["record"].left = not work.done()
         finally:
             for task in (gone, work):
                 task.cancel()
@@ -136,6 +137,7 @@ class _Request:
             self._reading = None
             self._record.prompt_tokens = event.stats.prompt_tokens
             self._record.new_tokens += event.stats.new_tokens
+            self._desk.metrics.answered(event.stats)
 
     def _comment(self) -> str:
         at = self._reading

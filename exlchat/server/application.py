@@ -7,16 +7,18 @@ from collections.abc import Callable
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from exlchat.api.asked import ask_chat, ask_completion
 from exlchat.api.errors import ApiError, told_error
+from exlchat.api.texts import apply_template, decode, detokenize, encode, tokenize
 from exlchat.server.answering import Answering
 from exlchat.server.desk import Desk
 from exlchat.server.guard import Guard, Rules
 from exlchat.server.record import Record
+from exlchat.server.working import Working
 from exlchat.untrusted.text import one_line
 
 
@@ -29,17 +31,34 @@ def application(desk: Desk, rules: Rules, say: Callable[[Record], None]) -> ASGI
         say: gets what is noted of each request, at its end.
     """
     models, health = _Models(desk), _Health(desk)
+    answers = {"/chat/completions": ask_chat, "/completions": ask_completion}
+    works = {
+        "/tokenize": tokenize,
+        "/detokenize": detokenize,
+        "/v1/token/encode": encode,
+        "/v1/token/decode": decode,
+        "/apply-template": apply_template,
+    }
     routes = [
         Route("/health", health.ready, methods=["GET"]),
         Route("/health/live", health.live, methods=["GET"]),
+        Route("/metrics", health.metrics, methods=["GET"]),
+        Route("/v1/model", models.loaded, methods=["GET"]),
+        Route("/v1/model/list", models.list, methods=["GET"]),
         Route("/v1/models", models.list, methods=["GET"]),
         Route("/v1/models/{name:path}", models.one, methods=["GET"]),
-        Route("/v1/chat/completions", Answering(desk, ask_chat), methods=["POST"]),
-        Route("/v1/completions", Answering(desk, ask_completion), methods=["POST"]),
+        *(Route(f"/v1{path}", Answering(desk, ask), methods=["POST"]) for path, ask in answers.items()),
+        *(Route(path, Working(desk, work), methods=["POST"]) for path, work in works.items()),
         Route("/v1/embeddings", _no_embeddings, methods=["POST"]),
     ]
     refusals = dict.fromkeys((HTTPException, ApiError, Exception), _refused)
-    return Guard(Starlette(routes=routes, exception_handlers=refusals), rules, say)
+    known = {route.path for route in routes}
+
+    def ended(record: Record) -> None:
+        desk.metrics.ended(record.path if record.path in known else "other", record)
+        say(record)
+
+    return Guard(Starlette(routes=routes, exception_handlers=refusals), rules, ended)
 
 
 class _Models:
@@ -50,6 +69,9 @@ class _Models:
 
     async def list(self, _: Request) -> Response:
         return JSONResponse(self._desk.models())
+
+    async def loaded(self, _: Request) -> Response:
+        return JSONResponse(self._desk.tabby_entry())
 
     async def one(self, request: Request) -> Response:
         return JSONResponse(self._desk.entry(self._desk.find(request.path_params["name"])))
@@ -67,6 +89,10 @@ class _Health:
         if desk.hangs:
             raise ApiError(503, f"the engine has said nothing for {desk.still_for():.0f} s", code="engine_hangs")
         return JSONResponse({"status": "ok", "running": desk.running})
+
+    async def metrics(self, _: Request) -> Response:
+        text = await self._desk.in_thread(self._desk.measured)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def live(self, _: Request) -> Response:
         return JSONResponse({"status": "ok"})

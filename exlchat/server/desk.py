@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 
 from exlchat.api.asked import Speaker
 from exlchat.api.errors import ApiError
-from exlchat.api.models import model_entry, model_list
+from exlchat.api.models import model_entry, model_list, tabby_model
+from exlchat.llm.port import HasCache
+from exlchat.server.metrics import Metrics
 from exlchat.server.ticket import Ticket
 from exlchat.untrusted.text import one_line
 
@@ -41,6 +43,7 @@ class Desk:
         self._pool = ThreadPoolExecutor(_THREADS, "exlchat-request")
         self._tickets: set[Ticket] = set()
         self._ticked = time.monotonic()
+        self.metrics = Metrics()
         self.stopping = False
         """Whether nothing new is begun."""
 
@@ -48,6 +51,11 @@ class Desk:
     def running(self) -> int:
         """Requests whose answers are on their way or wait for it."""
         return len(self._tickets)
+
+    @property
+    def waiting(self) -> int:
+        """Those of them of which the engine has said nothing yet."""
+        return sum(not one.begun for one in self._tickets)
 
     def find(self, name: str) -> Speaker:
         """Who is called so; "" is whoever is loaded. Raises `ApiError`."""
@@ -68,6 +76,17 @@ class Desk:
 
     def entry(self, speaker: Speaker) -> dict[str, Any]:
         return model_entry(speaker.name, speaker.model.engine.info, self._created)
+
+    def tabby_entry(self) -> dict[str, Any]:
+        """The reply of TabbyAPI's `/v1/model`."""
+        engine = self._speaker.model.engine
+        kind = engine.cache_report().kind if isinstance(engine, HasCache) else ""
+        return tabby_model(self._speaker.name, engine.info, self._created, kind)
+
+    def measured(self) -> str:
+        """For `/metrics`."""
+        waiting = self.waiting
+        return self.metrics.text(self._speaker.model.engine, running=self.running - waiting, waiting=waiting)
 
     async def in_thread(self, work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)

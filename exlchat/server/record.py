@@ -23,6 +23,8 @@ class Record:
     new_tokens: int = 0
     ignored: tuple[str, ...] = ()
     trouble: str = ""
+    left: bool = False
+    """Whether the client went before the end."""
     began: float = field(default_factory=time.monotonic)
 
     def line(self) -> str:
@@ -31,5 +33,6 @@ class Record:
             parts.append(f"{self.model}: {self.prompt_tokens} tokens read, {self.new_tokens} made")
         parts += [f"key {self.key}"] if self.key else []
         parts += [f"ignored: {', '.join(self.ignored)}"] if self.ignored else []
+        parts += ["the client left"] if self.left else []
         parts += [self.trouble] if self.trouble else []
         return one_line(visible(" · ".join(parts)), 500)

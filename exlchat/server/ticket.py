@@ -36,6 +36,8 @@ class Ticket:
         self._lock = threading.Lock()
         self._handles: list[Handle] = []
         self._cancelled = False
+        self.begun = False
+        """Whether the engine has said anything."""
 
     def submit(self, engine: Engine, requests: Sequence[GenerationRequest | ScoreRequest]) -> None:
         """Begins them, unless they are cancelled already. Raises `RequestError`; none is left running then."""
@@ -86,6 +88,7 @@ class Ticket:
 
     def _sink(self, index: int) -> _Sink:
         def sink(event: Event | Scored | Failed) -> None:
+            self.begun = True
             self._ticked()
             self._tell((index, event))
 

@@ -1,0 +1,118 @@
+"""Counts and times of a server in Prometheus' text form."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+from exlchat.llm.events import GenerationStats
+from exlchat.llm.port import Engine, HasCache, HoldsMemory
+from exlchat.server.record import Record
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+class Histogram:
+    """How many were at most so long."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * len(_SECONDS)
+        self._many = 0
+        self._sum = 0.0
+
+    def add(self, seconds: float) -> None:
+        self._many += 1
+        self._sum += seconds
+        for number, most in enumerate(_SECONDS):
+            self._counts[number] += seconds <= most
+
+    def lines(self, name: str) -> Iterator[str]:
+        for most, count in zip(_SECONDS, self._counts, strict=True):
+            yield f'{name}_bucket{{le="{most:g}"}} {count}'
+        yield f'{name}_bucket{{le="+Inf"}} {self._many}'
+        yield f"{name}_sum {self._sum:.6f}"
+        yield f"{name}_count {self._many}"
+
+
+class Metrics:
+    """Since the server was started. Used on its loop alone."""
+
+    def __init__(self) -> None:
+        self._requests: Counter[tuple[str, int]] = Counter()
+        self._tokens: Counter[str] = Counter()
+        self._left = 0
+        self._first_token, self._whole = Histogram(), Histogram()
+
+    def ended(self, path: str, record: Record) -> None:
+        """A request to a path that there is, or to "other", however it ended."""
+        self._requests[path, record.status] += 1
+        self._left += record.left
+        if record.model:
+            self._whole.add(time.monotonic() - record.began)
+
+    def answered(self, stats: GenerationStats) -> None:
+        """An answer, however it ended."""
+        self._tokens["computed"] += stats.prompt_tokens - stats.cached_tokens
+        self._tokens["memory"] += stats.cached_tokens
+        self._tokens["made"] += stats.new_tokens
+        self._tokens["drafted"] += stats.drafted
+        self._tokens["accepted"] += stats.accepted
+        self._first_token.add(stats.time_to_first_token)
+
+    def text(self, engine: Engine | None, *, running: int, waiting: int) -> str:
+        """All of it.
+
+        Args:
+            engine: the one that is loaded, if any.
+            running, waiting: requests that are answered now, and those that wait for it.
+        """
+        return "".join(f"{line}\n" for line in (*self._own(running, waiting), *_of_engine(engine)))
+
+    def _own(self, running: int, waiting: int) -> Iterator[str]:
+        yield from _told("exlchat_requests_total", "counter", "Requests that have ended, by path and status.")
+        for (path, code), many in sorted(self._requests.items()):
+            yield f'exlchat_requests_total{{path="{path}",code="{code}"}} {many}'
+        yield from _told("exlchat_cancelled_total", "counter", "Requests whose client left before the end.")
+        yield f"exlchat_cancelled_total {self._left}"
+        yield from _told("exlchat_requests_running", "gauge", "Requests that are answered now.")
+        yield f"exlchat_requests_running {running}"
+        yield from _told("exlchat_requests_waiting", "gauge", "Requests that wait for the engine.")
+        yield f"exlchat_requests_waiting {waiting}"
+        yield from _told("exlchat_prompt_tokens_total", "counter", "Tokens of prompts, and where they came from.")
+        for source in ("computed", "memory"):
+            yield f'exlchat_prompt_tokens_total{{source="{source}"}} {self._tokens[source]}'
+        yield from _told("exlchat_generated_tokens_total", "counter", "Tokens of answers.")
+        yield f"exlchat_generated_tokens_total {self._tokens['made']}"
+        yield from _told("exlchat_draft_tokens_total", "counter", "Tokens that were guessed ahead.")
+        right = self._tokens["accepted"]
+        for accepted, tokens in (("true", right), ("false", self._tokens["drafted"] - right)):
+            yield f'exlchat_draft_tokens_total{{accepted="{accepted}"}} {tokens}'
+        yield from _told("exlchat_ttft_seconds", "histogram", "From the request to the first token, in the engine.")
+        yield from self._first_token.lines("exlchat_ttft_seconds")
+        yield from _told("exlchat_request_seconds", "histogram", "Of whole requests for answers.")
+        yield from self._whole.lines("exlchat_request_seconds")
+
+
+def _of_engine(engine: Engine | None) -> Iterator[str]:
+    if engine is None:
+        return
+    if isinstance(engine, HasCache):
+        report = engine.cache_report()
+        yield from _told("exlchat_pages", "gauge", f"Pages of the cache, {report.page_tokens} tokens each.")
+        states = {"running": report.running, "idle": report.idle, "free": report.pages - report.running - report.idle}
+        for state, many in states.items():
+            yield f'exlchat_pages{{state="{state}"}} {many}'
+        yield from _told("exlchat_page_evictions_total", "counter", "Pages whose room was wanted for others.")
+        yield f"exlchat_page_evictions_total {report.evictions}"
+    if isinstance(engine, HoldsMemory):
+        memory = engine.memory_report()
+        yield from _told("exlchat_memory_bytes", "gauge", "Memory in use.")
+        known = {"weights": memory.weights, "cache": memory.cache, "program": memory.program, "card": memory.card_used}
+        for what, many_bytes in known.items():
+            if many_bytes is not None:
+                yield f'exlchat_memory_bytes{{of="{what}"}} {many_bytes}'
+
+
+def _told(name: str, kind: str, text: str) -> tuple[str, str]:
+    return f"# HELP {name} {text}", f"# TYPE {name} {kind}"

@@ -1,0 +1,29 @@
+"""A request that no engine has to answer, though it may take a while: texts into ids, messages into prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from exlchat.api.asked import FindSpeaker
+from exlchat.api.fields import Fields, read_body
+from exlchat.server.answering import whole_body
+from exlchat.server.desk import Desk
+from exlchat.server.sending import send_json
+
+Work = Callable[[Fields, FindSpeaker], dict[str, Any]]
+
+
+class Working:
+    """An endpoint; `work` makes the reply of a body, in a thread."""
+
+    def __init__(self, desk: Desk, work: Work) -> None:
+        self._desk, self._work = desk, work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope
+        data = await whole_body(receive)
+        found = await self._desk.in_thread(lambda: self._work(read_body(data), self._desk.find))
+        await send_json(send, 200, found)
