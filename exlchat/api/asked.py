@@ -17,7 +17,7 @@ from exlchat.api.head import Head
 from exlchat.api.plan import plan_chat
 from exlchat.api.telling import telling
 from exlchat.api.voice import Voice
-from exlchat.llm.events import Event, Scored
+from exlchat.llm.events import Event, Finished, Scored
 from exlchat.llm.request import GenerationRequest, ScoreRequest
 
 
@@ -84,10 +84,16 @@ def ask_chat(fields: Fields, find: FindSpeaker) -> Asked:
     speaker = find(body.model)
     plan = plan_chat(speaker.model, body, speaker.voice)
     first = plan.requests[0]
+    model = speaker.model
+
+    def ended(content: str, finished: Finished) -> None:
+        model.said.remember(model.engine.info.path, plan.before, plan.shown + content, plan.said(finished))
+
     reply = ChatReply(
         Head(speaker.name, speaker.fingerprint),
         len(plan.requests),
         telling(speaker.model.engine, body.wishes, first.stop),
+        ended=ended,
         said_first=plan.said_first,
         prompt_ids=tuple(first.prompt_ids),
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from exlchat.api.said import SaidBefore
 from exlchat.chat.prompt.ids import PromptMessage, prompt_text
 from exlchat.chat.prompt.stop_conditions import stop_conditions
 from exlchat.chat.prompt.thinking import opens_thinking
@@ -42,10 +43,12 @@ class ChatModel:
     Args:
         engine: who answers.
         templates: the folder of the user's own formats; `None` knows none.
+        said: what was answered before.
     """
 
-    def __init__(self, engine: Engine, templates: Path | None = None) -> None:
+    def __init__(self, engine: Engine, templates: Path | None = None, said: SaidBefore | None = None) -> None:
         self.engine = engine
+        self.said = SaidBefore() if said is None else said
         self._templates = templates
         self._formats: dict[str | None, Format] = {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from exlchat.api.head import Head
@@ -30,14 +30,22 @@ class ChatReply:
 
     Args:
         answers: how many were asked for.
+        ended: gets the content of an answer that has ended.
         said_first: the text that each answer begins with.
         prompt_ids: of the prompt, for clients that want ids.
     """
 
     def __init__(
-        self, head: Head, answers: int, telling: Telling, *, said_first: str = "", prompt_ids: tuple[int, ...] = ()
+        self,
+        head: Head,
+        answers: int,
+        telling: Telling,
+        *,
+        ended: Callable[[str, Finished], None],
+        said_first: str = "",
+        prompt_ids: tuple[int, ...] = (),
     ) -> None:
-        self._head, self._telling = head, telling
+        self._head, self._telling, self._ended = head, telling, ended
         self._answers = [_Answer(said_first) for _ in range(answers)]
         self._said_first, self._prompt_ids = said_first, prompt_ids
         self._begin = head.chunks("chat.completion.chunk", _PREFIX)
@@ -62,6 +70,7 @@ class ChatReply:
                 yield from self._more(index, answer, event)
             case Finished():
                 answer.finished = event
+                self._ended("".join(answer.texts["content"]), event)
                 yield self._chunk(index, {}, event)
 
     def last(self) -> Iterator[str]:

@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 from exlchat.api.chat_body import ChatBody
 from exlchat.api.chat_model import ChatModel
 from exlchat.api.errors import bad, context_exceeded
+from exlchat.api.said import Said
 from exlchat.api.voice import Voice
 from exlchat.api.wishes import Wishes
 from exlchat.chat.answer_options import AnswerOptions
 from exlchat.chat.answer_request import thoughts_of
-from exlchat.chat.prompt.answer_ids import encode_after
+from exlchat.chat.prompt.answer_ids import answer_ids, encode_after
 from exlchat.chat.prompt.cost import shared_beginning
 from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.prompt.ids import CHARACTERS_A_TOKEN, PromptMessage, most_characters, prompt_ids
 from exlchat.chat.prompt_format import PromptFormat
+from exlchat.llm.events import Finished
 from exlchat.llm.port import Engine
 from exlchat.llm.request import GenerationRequest
 from exlchat.llm.sampling import SamplingSettings
@@ -24,10 +26,30 @@ from exlchat.llm.sampling import SamplingSettings
 
 @dataclass(frozen=True, slots=True)
 class ChatPlan:
-    """Requests of the answers, by their index. `said_first`: with what each begins, though nothing generates it."""
+    """What the engine is asked.
+
+    Args:
+        requests: of the answers, by their index.
+        begun: with what each of them begins, though nothing generates it.
+        shown: what of that the client has sent already.
+        before: the text of the message that they answer.
+    """
 
     requests: tuple[GenerationRequest, ...]
-    said_first: str = ""
+    begun: Said
+    shown: str = ""
+    before: str = ""
+
+    @property
+    def said_first(self) -> str:
+        """What the client is told before all that is generated."""
+        return "" if self.shown else self.begun.text
+
+    def said(self, finished: Finished) -> Said:
+        """An answer as a whole, when it has ended."""
+        begun = self.begun
+        kept = begun.token_ids[: len(begun.token_ids) - finished.healed]
+        return Said(begun.text + finished.text, kept + finished.token_ids, begun.marks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +73,7 @@ def prompt_of(model: ChatModel, body: ChatBody, voice: Voice) -> ChatPrompt:
     try:
         shape = model.format(voice.template)
         form = shape.told(body.variables, speech.think)
-        messages = _messages(body, voice)
+        messages = _messages(model, body, voice)
         return ChatPrompt(messages, form, prompt_ids(model.engine, messages, form), shape.stops)
     except PromptError as error:
         raise bad("messages", str(error)) from None
@@ -67,22 +89,22 @@ def plan_chat(model: ChatModel, body: ChatBody, voice: Voice) -> ChatPlan:
     sampling, speech = body.wishes.with_voice(voice)
     prompt = prompt_of(model, body, voice)
     messages, form = prompt.messages, prompt.form
-    begun, said_first = _begun(engine, body, speech)
+    begun, shown = _begun(model, body, speech)
     try:
+        marks = begun.marks or model.marks(form, messages)
         request = GenerationRequest(
-            prompt_ids=(*prompt.ids, *begun),
+            prompt_ids=(*prompt.ids, *begun.token_ids),
             stop=(*speech.stop, *prompt.stops),
             beginning=shared_beginning(engine, messages, form),
-            begun=len(begun),
-            heal=speech.heal and bool(begun),
-            thoughts=thoughts_of(
-                engine, model.marks(form, messages), speech, begun=engine.decode(begun) if begun else ""
-            ),
-            guidance_ids=_guidance(engine, messages, form, sampling=sampling, speech=speech, begun=begun),
+            begun=len(begun.token_ids),
+            heal=speech.heal and bool(begun.token_ids),
+            thoughts=thoughts_of(engine, marks, speech, begun=begun.text),
+            guidance_ids=_guidance(engine, messages, form, sampling=sampling, speech=speech, begun=begun.token_ids),
         )
     except PromptError as error:
         raise bad("messages", str(error)) from None
-    return ChatPlan(wished(engine, request, body.wishes, voice), said_first)
+    requests = wished(engine, request, body.wishes, voice)
+    return ChatPlan(requests, replace(begun, marks=marks), shown, _before(body))
 
 
 def require_readable(engine: Engine, characters: int) -> None:
@@ -120,9 +142,16 @@ def wished(engine: Engine, request: GenerationRequest, wishes: Wishes, voice: Vo
     return tuple(replace(found, seed=seed) for seed in wishes.seeds(voice))
 
 
-def _messages(body: ChatBody, voice: Voice) -> list[PromptMessage]:
-    said = body.messages[:-1] if body.goes_on else body.messages
-    found = [PromptMessage(one.role, one.text) for one in said]
+def _messages(model: ChatModel, body: ChatBody, voice: Voice) -> list[PromptMessage]:
+    """Answers that were given here are put back as they were given."""
+    found: list[PromptMessage] = []
+    for number, one in enumerate(body.messages[:-1] if body.goes_on else body.messages):
+        said = _said(model, body, number)
+        found.append(
+            PromptMessage(one.role, one.text)
+            if said is None
+            else PromptMessage(one.role, said.text, said.token_ids, said.marks)
+        )
     if not voice.system:
         return found
     if found and found[0].role == "system":
@@ -130,11 +159,26 @@ def _messages(body: ChatBody, voice: Voice) -> list[PromptMessage]:
     return [PromptMessage("system", voice.system), *found]
 
 
-def _begun(engine: Engine, body: ChatBody, speech: AnswerOptions) -> tuple[tuple[int, ...], str]:
-    """Ids that the answer begins with, and their text where the client has not written it."""
-    text = body.messages[-1].text if body.goes_on else speech.begin
-    ids = tuple(encode_after(engine, text)) if text else ()
-    return ids, "" if body.goes_on else text
+def _said(model: ChatModel, body: ChatBody, number: int) -> Said | None:
+    one = body.messages[number]
+    if one.role != "assistant":
+        return None
+    return model.said.find(model.engine.info.path, body.messages[number - 1].text if number else "", one.text)
+
+
+def _before(body: ChatBody) -> str:
+    number = len(body.messages) - 1 - body.goes_on
+    return body.messages[number].text if number >= 0 else ""
+
+
+def _begun(model: ChatModel, body: ChatBody, speech: AnswerOptions) -> tuple[Said, str]:
+    """With what the answer begins, and what of it the client has sent."""
+    shown = body.messages[-1].text if body.goes_on else ""
+    said = _said(model, body, len(body.messages) - 1) if shown else None
+    if said is not None and said.text.endswith(shown):
+        return replace(said, token_ids=answer_ids(model.engine, said.text, said.token_ids)), shown
+    text = shown or speech.begin
+    return Said(text, tuple(encode_after(model.engine, text)) if text else (), None), shown
 
 
 def _guidance(
