@@ -21,6 +21,7 @@ from exlchat.cli import main as cli
 from exlchat.cli.config import build_parser as config_parser
 from exlchat.cli.personas import build_parser as personas_parser
 from exlchat.cli.presets import build_parser as presets_parser
+from exlchat.cli.remotes import build_parser as remotes_parser
 from exlchat.cli.sessions.command import build_parser as sessions_parser
 from exlchat.cli.templates.command import build_parser as template_parser
 from exlchat.cli.themes.command import build_parser as themes_parser
@@ -41,6 +42,7 @@ PARSERS = {
     "config": config_parser,
     "personas": personas_parser,
     "presets": presets_parser,
+    "remotes": remotes_parser,
     "sessions": sessions_parser,
     "template": template_parser,
     "themes": themes_parser,
@@ -80,6 +82,10 @@ COMMANDS: list[list[str]] = [
     ["remotes", "list"],
     ["remotes", "list", "--json"],
     ["remotes", "show", NAME],
+    ["remotes", "show", "stranger"],
+    ["remotes", "find", "--json"],
+    ["remotes", "key", NAME],
+    ["remotes", "add", "box", "localhost", LINE, "--model", LINE],
     ["remotes", "add", NAME, "localhost"],
     ["remotes", "add", "one", LINE],
     ["remotes", "add", "one", "localhost", "--key", LINE],
@@ -195,6 +201,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }.items():
         for ending in (".toml", ".jinja") if kind == "templates" else (".toml",):
             (home / "config" / kind / f"{NAME}{ending}").write_text(text, encoding="utf-8")
+    (home / "config" / "remotes.toml").write_text(f'[stranger]\nurl = "http://127.0.0.1:1"\nmodel = {quoted}')
     presets = home / "config" / "presets" / "stranger.toml"
     presets.write_text(f"description = {quoted}\ntemperature = 0.5\n[foreign.{quoted}]\n{quoted} = {quoted}\na = nan")
     broken = {"architectures": [LINE], "model_type": LINE, "quantization_config": {"quant_method": LINE}}

@@ -14,6 +14,8 @@ Level = Literal["ids", "text", "messages"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 """What a prompt is sent as: token ids, the text of our template, or messages for the server's own template."""
 
+MOST_ADDRESSES = 32
+"""Of one name."""
 _SHOWN = 200
 
 
@@ -80,7 +82,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """One server as somebody wants to use it.
+    """One server as somebody wants to use it, or several that have the same model.
 
     Args:
         name: what it is called; of an unnamed one its host and port.
@@ -89,6 +91,7 @@ class Remote:
         level: as which prompts are sent; `None` takes the best that the server can do.
         template: whether a prompt format of ours is wanted, so that prompts are rendered here.
         context: tokens, where the server does not say how many it holds.
+        others: where the same model answers as well.
     """
 
     name: str
@@ -98,3 +101,4 @@ class Remote:
     level: Level | None = None
     template: bool = False
     context: int | None = None
+    others: tuple[Address, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,7 +143,7 @@ def _lines(written: str) -> Iterator[dict[str, Any]]:
 class ChunkReader:
     """Reads the events of one stream. Raises `RemoteError` for what no server of its kind says."""
 
-    def __init__(self, server: Server, request: GenerationRequest, place: str) -> None:
+    def __init__(self, server: Server, request: GenerationRequest, place: Callable[[], str]) -> None:
         self._server = server
         self._request = request
         self._place = place
@@ -216,7 +216,7 @@ class ChunkReader:
         return PlaceChances(None if taken is None else TokenChance(*taken, rank), ranked)
 
     def _wrong(self, what: str) -> RemoteError:
-        return RemoteError(f"{self._place}: sends {what}; it is no server of this kind, or it is broken")
+        return RemoteError(f"{self._place()}: sends {what}; it is no server of this kind, or it is broken")
 
 
 def _chance(one: object) -> tuple[int, float] | None:

@@ -29,6 +29,7 @@ from exlchat.remote.address import Remote, RemoteError
 from exlchat.remote.answer import Chunk, ChunkReader, Usage, asked
 from exlchat.remote.http import EventStream, Http
 from exlchat.remote.server import Server, look_at
+from exlchat.remote.spread import Spread, look_at_all
 from exlchat.remote.stops import StopWatch
 
 _MOST_SEED = 2**31 - 1
@@ -43,24 +44,27 @@ def connect(remote: Remote) -> RemoteEngine:
     Raises:
         RemoteError: nobody answers, it is no such server, or the key would be seen on its way.
     """
-    address = remote.address
-    if remote.key and address.scheme == "http" and not address.is_loopback:
-        raise RemoteError(f"{address.shown}: the key would be sent unencrypted; give an https address, or a tunnel")
-    http = Http(address, remote.key)
-    return RemoteEngine(remote, http, look_at(remote, http))
+    addresses = (remote.address, *remote.others)
+    for address in addresses:
+        if remote.key and address.scheme == "http" and not address.is_loopback:
+            raise RemoteError(f"{address.shown}: the key would be sent unencrypted; give an https address, or a tunnel")
+    servers = [Http(address, remote.key) for address in addresses]
+    if len(servers) == 1:
+        return RemoteEngine(look_at(remote, servers[0]), Spread(servers))
+    return RemoteEngine(*look_at_all(remote, servers))
 
 
 class RemoteEngine:
     """A model of a server. Every request has a connection of its own, and closing it is what ends the answer there."""
 
-    def __init__(self, remote: Remote, http: Http, server: Server) -> None:
+    def __init__(self, server: Server, spread: Spread) -> None:
         self.server = server
-        self._http = http
-        place = remote.address.place
+        self._spread = spread
+        place = ", ".join(one.address.place for one in spread.servers)
         self._info = ModelInfo(
             # Of a file its name.
             name=server.model.rpartition("/")[2] if server.model.startswith("/") else server.model,
-            path=remote.address.shown,
+            path=", ".join(one.address.shown for one in spread.servers),
             architecture="",
             quantization="",
             parameters=server.parameters,
@@ -107,7 +111,7 @@ class RemoteEngine:
 
     def generate(self, request: GenerationRequest) -> Running[Event]:
         self._check(request)
-        answer = _Answer(self.server, self._http, request)
+        answer = _Answer(self.server, self._spread, request)
         return Running(told_apart(answer.events(), request.thoughts), answer.cancel)
 
     def generate_several(
@@ -116,7 +120,7 @@ class RemoteEngine:
         if not 1 <= len(seeds) <= MOST_ANSWERS:
             raise RequestError(f"{len(seeds)} answers; there can be 1 to {MOST_ANSWERS}")
         self._check(request)
-        several = _SideBySide([_Answer(self.server, self._http, replace(request, seed=seed)) for seed in seeds])
+        several = _SideBySide([_Answer(self.server, self._spread, replace(request, seed=seed)) for seed in seeds])
         return Running(several_told_apart(several.events(), request.thoughts, len(seeds)), several.cancel)
 
     def submit(self, request: GenerationRequest, sink: Callable[[Event | Failed], None]) -> Handle:
@@ -162,13 +166,12 @@ class _Said:
 class _Answer:
     """One request to the server, asked when its first event is read."""
 
-    def __init__(self, server: Server, http: Http, request: GenerationRequest) -> None:
+    def __init__(self, server: Server, spread: Spread, request: GenerationRequest) -> None:
         self._server = server
         self._request = request
-        self._place = http.address.shown
         self._seed = request.seed if request.seed is not None else secrets.randbelow(_MOST_SEED)
         path, body = asked(server, request, self._seed % (_MOST_SEED + 1))
-        self._stream: EventStream = http.stream(path, body)
+        self._stream: EventStream = spread.stream(path, body, request.prompt_ids)
         self._wanted_to_end = threading.Event()
         self._stop_ids = {one for one in request.stop if isinstance(one, int)}
         self._stops = StopWatch([one for one in request.stop if isinstance(one, str)])
@@ -181,7 +184,7 @@ class _Answer:
         began = time.monotonic()
         total = len(self._request.prompt_ids)
         said = _Said()
-        reader = ChunkReader(self._server, self._request, self._place)
+        reader = ChunkReader(self._server, self._request, lambda: self._stream.place)
         yield PrefillProgress(0, total, 0)
         try:
             for event in self._stream:
@@ -204,7 +207,7 @@ class _Answer:
         if rest:
             yield TextDelta(rest)
         if said.reason is None:
-            raise RemoteError(f"{self._place}: breaks off before the answer has ended; what has come is kept")
+            raise RemoteError(f"{self._stream.place}: breaks off before the answer has ended; what has come is kept")
         yield Finished(said.reason, self._stats(said, began, total), said.text, tuple(said.ids), tuple(said.chances))
 
     def cancel(self) -> None:

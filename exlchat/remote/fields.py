@@ -197,3 +197,12 @@ def length_fields(kind: ServerKind, request: GenerationRequest, most: int) -> di
             raise RequestError(f"this server ({kind}) knows no budget of thoughts; leave it out")
         found["thinking_token_budget"] = request.thoughts.tokens
     return found
+
+
+def sampling_of(kind: ServerKind) -> frozenset[str]:
+    """Our names of the values that such a server takes."""
+    return frozenset(SAMPLING[kind]) | _PER_SERVER.get(kind, frozenset())
+
+
+def constraints_of(kind: ServerKind) -> frozenset[str]:
+    return _CONSTRAINTS[kind]

@@ -10,7 +10,9 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from exlchat import __version__
@@ -26,6 +28,8 @@ TRIES = 3
 LARGEST_REPLY = 64_000_000
 LONGEST_LINE = 4_000_000
 """Bytes of one event."""
+_FORGIVEN_SECONDS = 30.0
+"""How long a server at which nobody answered is asked last."""
 _BUSY = (429, 503)
 _ABSENT = (404, 405, 501)
 _TOLD = 300
@@ -65,6 +69,24 @@ class Http:
     def __init__(self, address: Address, key: str = "") -> None:
         self.address = address
         self._key = key
+        self._under_way = 0
+        self._lock = threading.Lock()
+        self._failed: float | None = None
+
+    @property
+    def under_way(self) -> int:
+        """Streams of ours that it is answering."""
+        return self._under_way
+
+    def count(self, more: int) -> None:
+        """One more of them, or one less."""
+        with self._lock:
+            self._under_way += more
+
+    @property
+    def failing(self) -> bool:
+        """Whether nobody answered there a moment ago."""
+        return self._failed is not None and time.monotonic() - self._failed < _FORGIVEN_SECONDS
 
     def get(self, path: str, *, seconds: float = SILENT_SECONDS) -> dict[str, Any] | None:
         """The object that is there; `None` where nothing is.
@@ -83,9 +105,9 @@ class Http:
         """Raises `RemoteError`, and of it `StatusError` where the server refuses."""
         return self._whole("POST", path, body, seconds)
 
-    def stream(self, path: str, body: Mapping[str, Any]) -> EventStream:
-        """A stream that is asked for when its first event is read."""
-        return EventStream(self, path, body)
+    def text(self, path: str, *, seconds: float) -> str:
+        """What is there, whatever it is. Raises `RemoteError`."""
+        return self._read("GET", path, None, seconds).decode("utf-8", "replace")
 
     def connect(self, seconds: float) -> http.client.HTTPConnection:
         """Raises `RemoteError`."""
@@ -95,7 +117,9 @@ class Http:
         try:
             connection.connect()
         except (OSError, ssl.SSLError) as error:
+            self._failed = time.monotonic()
             raise self.failed(error, "nobody answers there") from None
+        self._failed = None
         assert connection.sock is not None
         connection.sock.settimeout(seconds)
         return connection
@@ -126,6 +150,9 @@ class Http:
         return RemoteError(f"{self.address.shown}: {what} ({one_line(str(reason), _TOLD).lower()})")
 
     def _whole(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> dict[str, Any]:
+        return self.object_of(self._read(method, path, body, seconds))
+
+    def _read(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> bytes:
         connection = self.connect(seconds)
         try:
             response = self.ask(connection, method, path, body)
@@ -136,7 +163,7 @@ class Http:
             connection.close()
         if len(data) > LARGEST_REPLY:
             raise RemoteError(f"{self.address.shown}: answers {path} with more than {LARGEST_REPLY:,} bytes")
-        return self.object_of(data)
+        return data
 
     def object_of(self, data: bytes) -> dict[str, Any]:
         """Raises `RemoteError` for what is no JSON object, or tells of an error."""
@@ -155,14 +182,20 @@ class EventStream:
     """The JSON objects of a stream of server-sent events; of a plain JSON reply the one.
 
     Busy servers are asked again as long as nothing has come. Read by one thread; `cancel` is for any.
+
+    Args:
+        choose: the servers that can be asked, the best one first: those behind it are for when nobody answers there,
+            or it is busy.
     """
 
-    def __init__(self, server: Http, path: str, body: Mapping[str, Any]) -> None:
-        self._http = server
+    def __init__(self, choose: Callable[[], Sequence[Http]], path: str, body: Mapping[str, Any]) -> None:
+        self._choose = choose
         self._path = path
         self._body = body
         self._ended = threading.Event()
         self._socket: socket.socket | None = None
+        self.place = ""
+        """The server that answers, once that is known."""
 
     @property
     def cancelled(self) -> bool:
@@ -181,35 +214,41 @@ class EventStream:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Raises `RemoteError`; ends without a word when it was cancelled."""
-        for attempt in range(TRIES):
+        servers = deque(self._choose())
+        tries = max(TRIES, len(servers))
+        for attempt in range(tries):
             wait = 0.0
             try:
-                yield from self._events()
+                yield from self._events(servers)
                 return
             except StatusError as error:
                 wait = 1.0 + attempt if error.retry_after is None else error.retry_after
-                if error.status not in _BUSY or attempt == TRIES - 1 or wait > LONGEST_WAIT:
+                if error.status not in _BUSY or attempt == tries - 1 or wait > LONGEST_WAIT:
                     raise
-            if self._ended.wait(wait):
+            servers.rotate(-1)
+            # Another one may have time at once.
+            if self._ended.wait(wait if attempt + 1 >= len(servers) else 0.0):
                 return
 
-    def _events(self) -> Iterator[dict[str, Any]]:
+    def _events(self, servers: Sequence[Http]) -> Iterator[dict[str, Any]]:
         if self._ended.is_set():
             return
-        connection = self._http.connect(SILENT_SECONDS)
+        server, connection = _first_there(servers)
+        self.place = server.address.shown
         # Kept here: the library forgets it once the reply has begun.
         self._socket = connection.sock
+        server.count(1)
         try:
             if self._ended.is_set():
                 return
-            response = self._http.ask(connection, "POST", self._path, self._body)
+            response = server.ask(connection, "POST", self._path, self._body)
             if "json" in response.headers.get("Content-Type", ""):
-                yield self._http.object_of(response.read(LARGEST_REPLY))
+                yield server.object_of(response.read(LARGEST_REPLY))
                 return
-            for data in _fields(response, self._http.address):
+            for data in _fields(response, server.address):
                 if data.strip() == b"[DONE]":
                     return
-                yield self._http.object_of(data)
+                yield server.object_of(data)
         except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
             # Closing a reply that is being read makes the library raise what it likes.
             if self._ended.is_set():
@@ -217,10 +256,22 @@ class EventStream:
             if isinstance(error, ValueError | AttributeError):
                 raise
             what = f"has said nothing for {SILENT_SECONDS:g} s" if isinstance(error, TimeoutError) else "breaks off"
-            raise self._http.failed(error, what) from None
+            raise server.failed(error, what) from None
         finally:
+            server.count(-1)
             self._socket = None
             connection.close()
+
+
+def _first_there(servers: Sequence[Http]) -> tuple[Http, http.client.HTTPConnection]:
+    """Raises `RemoteError` where nobody answers at any of them: of the last."""
+    *others, last = servers
+    for server in others:
+        try:
+            return server, server.connect(SILENT_SECONDS)
+        except RemoteError:
+            continue
+    return last, last.connect(SILENT_SECONDS)
 
 
 def _fields(response: http.client.HTTPResponse, address: Address) -> Iterator[bytes]:

@@ -28,9 +28,14 @@ def read_key(where: str, name: str) -> str:
     kind, _, rest = check_where(where).partition(":")
     found = {"env": _from_environment, "file": _from_file}.get(kind, _from_keyring)(rest or name)
     key = found.strip()
-    if not key or not key.isascii() or any(not character.isprintable() for character in key):
-        raise RemoteError(f"{one_line(where, 200)}: holds no key, which is a line of plain letters and digits")
+    check_key(key, one_line(where, 200))
     return key
+
+
+def check_key(key: str, what: str) -> None:
+    """Raises `RemoteError`, in a line that does not show it, for what cannot be one; `what` names where it is from."""
+    if not key or not key.isascii() or any(not character.isprintable() for character in key):
+        raise RemoteError(f"{what}: holds no key, which is a line of plain letters and digits")
 
 
 def _from_environment(variable: str) -> str:

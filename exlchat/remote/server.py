@@ -66,15 +66,9 @@ class Server:
 
 def look_at(remote: Remote, http: Http) -> Server:
     """Find out what it is. Raises `RemoteError`."""
-    listed = http.get("/v1/models", seconds=_PROBE_SECONDS)
-    if listed is None:
-        raise RemoteError(
-            f"{remote.address.shown}: has no /v1/models, so it is no server of a language model; "
-            "give the address without what comes behind the port"
-        )
-    entries = [one for one in listed.get("data") or () if isinstance(one, Mapping) and isinstance(one.get("id"), str)]
-    props = http.get("/props", seconds=_PROBE_SECONDS) or {}
-    kind = _kind(entries, props, http)
+    entries = models_of(http)
+    props = _props(http, _PROBE_SECONDS)
+    kind = _kind(entries, props, http, _PROBE_SECONDS)
     entry, notices = _chosen(remote, entries)
     look = _Look(remote, http, kind, entry, notices, props)
     if kind == "llama.cpp":
@@ -82,7 +76,38 @@ def look_at(remote: Remote, http: Http) -> Server:
     return look.with_tokenize() if look.level == "ids" else look.with_messages()
 
 
-def _kind(entries: Sequence[Mapping[str, Any]], props: Mapping[str, Any], http: Http) -> ServerKind:
+def models_of(http: Http, *, seconds: float = _PROBE_SECONDS) -> Sequence[Mapping[str, Any]]:
+    """What it lists, each with its `id`. Raises `RemoteError` where it lists none."""
+    listed = http.get("/v1/models", seconds=seconds)
+    if listed is None:
+        raise RemoteError(
+            f"{http.address.shown}: has no /v1/models, so it is no server of a language model; "
+            "give the address without what comes behind the port"
+        )
+    entries = listed.get("data")
+    if not isinstance(entries, list):
+        return []
+    return [one for one in entries if isinstance(one, Mapping) and isinstance(one.get("id"), str)]
+
+
+def kind_of(http: Http, entries: Sequence[Mapping[str, Any]], *, seconds: float = _PROBE_SECONDS) -> ServerKind:
+    """By what it lists, and what it has beside that. Raises `RemoteError`."""
+    return _kind(entries, _props(http, seconds), http, seconds)
+
+
+def _props(http: Http, seconds: float) -> Mapping[str, Any]:
+    return _perhaps(http, "/props", seconds) or {}
+
+
+def _perhaps(http: Http, path: str, seconds: float) -> dict[str, Any] | None:
+    """What only some have. Others answer with whatever they like: a page, an error, or a refusal."""
+    try:
+        return http.get(path, seconds=seconds)
+    except RemoteError:
+        return None
+
+
+def _kind(entries: Sequence[Mapping[str, Any]], props: Mapping[str, Any], http: Http, seconds: float) -> ServerKind:
     owners = {str(one.get("owned_by", "")).lower() for one in entries}
     if "default_generation_settings" in props:
         return "llama.cpp"
@@ -92,7 +117,7 @@ def _kind(entries: Sequence[Mapping[str, Any]], props: Mapping[str, Any], http: 
         return "exlchat"
     if "tabbyapi" in owners:
         return "tabbyapi"
-    if "library" in owners or http.get("/api/version", seconds=_PROBE_SECONDS) is not None:
+    if "library" in owners or "version" in (_perhaps(http, "/api/version", seconds) or {}):
         return "ollama"
     return "openai"
 
@@ -226,7 +251,7 @@ def _context_of(kind: ServerKind, entry: Mapping[str, Any], http: Http) -> int |
     if isinstance(meta, Mapping):
         places += [meta.get("max_context"), meta.get("n_ctx")]
     if kind == "tabbyapi":
-        parameters = (http.get("/v1/model", seconds=_PROBE_SECONDS) or {}).get("parameters")
+        parameters = (_perhaps(http, "/v1/model", _PROBE_SECONDS) or {}).get("parameters")
         places.append(parameters.get("max_seq_len") if isinstance(parameters, Mapping) else None)
     if kind == "ollama":
         told = http.post("/api/show", {"model": entry["id"]}, seconds=_PROBE_SECONDS).get("model_info")

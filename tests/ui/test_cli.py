@@ -28,6 +28,7 @@ from exlchat.cli.models import build_parser as models_parser
 from exlchat.cli.personas import build_parser as personas_parser
 from exlchat.cli.presets import build_parser as presets_parser
 from exlchat.cli.pull import build_parser as pull_parser
+from exlchat.cli.remotes import build_parser as remotes_parser
 from exlchat.cli.sessions.command import build_parser as sessions_parser
 
 PARSERS = [
@@ -39,6 +40,7 @@ PARSERS = [
     personas_parser,
     presets_parser,
     pull_parser,
+    remotes_parser,
     sessions_parser,
 ]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from exlchat.cli import remotes as command
 from exlchat.cli.main import main
+from exlchat.remote import finding
 from tests.remote.stub import DONE, Stub, delta, listed, serving, streamed
 
 ROUTES = {
@@ -39,7 +39,9 @@ def test_a_server_is_kept_listed_shown_used_and_forgotten(
     assert "sekrit" not in kept.read_text()
     capsys.readouterr()
     assert main(["remotes", "list", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == [{"name": "desk", "url": server.url, "model": "two"}]
+    assert json.loads(capsys.readouterr().out) == [
+        {"name": "desk", "urls": [server.url], "model": "two", "key": "env:STUB_KEY"}
+    ]
     assert main(["remotes", "show", "desk", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["kind"], shown["model"], shown["level"], shown["context"]) == ("openai", "two", "messages", 8192)
@@ -57,9 +59,9 @@ def test_a_server_is_kept_listed_shown_used_and_forgotten(
 def test_what_lies_at_the_usual_ports_is_found(
     server: Stub, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "USUAL_PORTS", {int(server.url.rpartition(":")[2]): "somebody", 9: "nobody"})
+    monkeypatch.setattr(finding, "PORTS", (int(server.url.rpartition(":")[2]), 9))
     assert main(["remotes", "find"]) == 0
-    assert capsys.readouterr().out == f"{server.url}  openai  one\n"
+    assert capsys.readouterr().out == f"{server.url}  openai  one, two\n"
 
 
 @pytest.mark.parametrize(

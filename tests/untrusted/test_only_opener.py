@@ -103,8 +103,9 @@ KNOWN: dict[tuple[str, str, str], str] = {
     ("ui/tui/tab_commands.py", "ConversationTabs.show_beside", "self._screen.session.open"): NO_FILE,
     ("ui/tui/tab_commands.py", "ConversationTabs._go", "session.open"): NO_FILE,
     ("remote/http.py", "Http.connect", "connection.connect"): NO_FILE,
-    ("remote/http.py", "Http._whole", "self.connect"): NO_FILE,
-    ("remote/http.py", "EventStream._events", "self._http.connect"): NO_FILE,
+    ("remote/http.py", "Http._read", "self.connect"): NO_FILE,
+    ("remote/http.py", "_first_there", "server.connect"): NO_FILE,
+    ("remote/http.py", "_first_there", "last.connect"): NO_FILE,
     ("untrusted/worker.py", "serve", "os.open"): "/dev/null",
     ("untrusted/worker.py", "_confine", "open"): KERNEL,
 }
