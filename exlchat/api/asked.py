@@ -96,6 +96,7 @@ def ask_chat(fields: Fields, find: FindSpeaker) -> Asked:
         ended=ended,
         said_first=plan.said_first,
         prompt_ids=tuple(first.prompt_ids),
+        calls=plan.calls,
     )
     return Asked(speaker, plan.requests, reply, body.wishes.stream, fields.ignored)
 

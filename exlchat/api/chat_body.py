@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from exlchat.api.errors import ApiError, bad
-from exlchat.api.fields import Fields
+from exlchat.api.fields import MOST_BYTES, Fields
+from exlchat.api.tools.offered import Offered, read_tools
+from exlchat.api.turn import CalledTool, Turn
 from exlchat.api.wishes import MOST_TOP, Wishes, read_wishes
+from exlchat.untrusted.json_reader import JsonError, read_json
+from exlchat.untrusted.text import storable
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+_MOST_CALLS = 256
 _MOST_MESSAGES = 10_000
-_TOOL_FIELDS = ("tools", "functions")
-
-
-@dataclass(frozen=True, slots=True)
-class ChatMessage:
-    """`role` is system, user or assistant."""
-
-    role: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +33,16 @@ class ChatBody:
     Args:
         model: as it is called there; empty for the one that is loaded.
         messages: at least one.
+        offered: what the model may call.
         wishes: as of both endpoints.
         goes_on: the last message is the beginning of the answer.
         variables: what the template sees besides.
     """
 
     model: str
-    messages: tuple[ChatMessage, ...]
+    messages: tuple[Turn, ...]
     wishes: Wishes
+    offered: Offered = field(default_factory=Offered)
     goes_on: bool = False
     variables: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
@@ -45,36 +50,71 @@ class ChatBody:
 def read_chat_body(fields: Fields) -> ChatBody:
     """Raises `ApiError` for a field that cannot be. What of them was not read, `fields.ignored` says then."""
     messages = read_messages(fields)
-    for name in _TOOL_FIELDS:
-        if fields.raw(name):
-            raise bad(name, f"{name}: this server cannot call tools yet; leave them out")
-    if fields.raw("tool_choice") not in (None, "none", "auto"):
-        raise bad("tool_choice", "tool_choice: this server cannot call tools yet; leave it out")
-    fields.raw("parallel_tool_calls")
+    offered = read_tools(fields)
     wishes = read_wishes(fields, top=_top(fields))
-    return ChatBody(fields.text("model"), messages, wishes, _goes_on(fields, messages), template_variables(fields))
+    goes_on = _goes_on(fields, messages)
+    if offered.forced and (goes_on or "constraint" in wishes.speech):
+        raise bad(
+            "tool_choice",
+            "tool_choice wants a call, and a begun answer or response_format something else; leave one of them out",
+        )
+    return ChatBody(fields.text("model"), messages, wishes, offered, goes_on, template_variables(fields))
 
 
-def read_messages(fields: Fields, name: str = "messages") -> tuple[ChatMessage, ...]:
+def read_messages(fields: Fields, name: str = "messages") -> tuple[Turn, ...]:
     """At least one. Raises `ApiError`."""
     given = fields.listed(name)
     if not given:
         raise bad(name, f'{name} is empty; give at least one, as [{{"role": "user", "content": "Hello"}}]')
     if len(given) > _MOST_MESSAGES:
         raise bad(name, f"there are {len(given):,} messages; {_MOST_MESSAGES:,} is most")
-    return tuple(_message(one, number) for number, one in enumerate(given))
+    return _named([_message(one, number) for number, one in enumerate(given)])
 
 
-def _message(value: Any, number: int) -> ChatMessage:
+def _message(value: Any, number: int) -> Turn:
     if not isinstance(value, dict):
         raise bad("messages", f"messages[{number}] is no object; give its role and its content")
     said = Fields(value, f"messages[{number}].")
     role = said.text("role")
-    if role in ("tool", "function") or value.get("tool_calls"):
-        raise bad("messages", f"messages[{number}]: this server cannot call tools yet; leave them out")
     if role not in _ROLES:
         raise said.wrong("role", f"there is no {role!r}; it must be one of {', '.join(_ROLES)}")
-    return ChatMessage(_ROLES[role], _content(said))
+    calls = _calls(said) if role == "assistant" else ()
+    return Turn(_ROLES[role], _content(said), calls, said.text("tool_call_id"), said.text("name"))
+
+
+def _calls(said: Fields) -> tuple[CalledTool, ...]:
+    """Those that the assistant made."""
+    given = said.listed("tool_calls") or []
+    if len(given) > _MOST_CALLS:
+        raise said.wrong("tool_calls", f"there are {len(given):,}; {_MOST_CALLS} is most")
+    found = []
+    for number, value in enumerate(given):
+        call = Fields(value if isinstance(value, dict) else {}, f"messages[].tool_calls[{number}].")
+        function = call.nested("function")
+        name = function.text("name")
+        if not name:
+            raise function.wrong("name", "there is none; give the name of the function that was called")
+        found.append(CalledTool(call.text("id"), name, _arguments(function.raw("arguments"))))
+    return tuple(found)
+
+
+def _arguments(value: Any) -> Any:
+    """What was called with: templates want it as an object."""
+    if not isinstance(value, str):
+        return {} if value is None else value
+    try:
+        return read_json(value.encode("utf-8", "replace"), most=MOST_BYTES)
+    except JsonError:
+        return storable(value)
+
+
+def _named(turns: list[Turn]) -> tuple[Turn, ...]:
+    """With the names of those tools that answer, where only the ids of the calls say whose they are."""
+    names = {call.id: call.name for turn in turns for call in turn.calls}
+    return tuple(
+        replace(turn, name=names.get(turn.call_id, "")) if turn.role == "tool" and not turn.name else turn
+        for turn in turns
+    )
 
 
 def _content(said: Fields) -> str:
@@ -106,7 +146,7 @@ def _top(fields: Fields) -> int | None:
     return None
 
 
-def _goes_on(fields: Fields, messages: tuple[ChatMessage, ...]) -> bool:
+def _goes_on(fields: Fields, messages: tuple[Turn, ...]) -> bool:
     """Unless it is said, an answer goes on with what stands where it would begin."""
     last = messages[-1].role == "assistant"
     new_turn = fields.flag("add_generation_prompt", default=not last)

@@ -9,6 +9,10 @@ from exlchat.api.chat_body import ChatBody
 from exlchat.api.chat_model import ChatModel
 from exlchat.api.errors import bad, context_exceeded
 from exlchat.api.said import Said
+from exlchat.api.tools.calling import call_of
+from exlchat.api.tools.prompt import ToolPrompt, told
+from exlchat.api.tools.reading import CallReader
+from exlchat.api.turn import Turn
 from exlchat.api.voice import Voice
 from exlchat.api.wishes import Wishes
 from exlchat.chat.answer_options import AnswerOptions
@@ -33,12 +37,14 @@ class ChatPlan:
         begun: with what each of them begins, though nothing generates it.
         shown: what of that the client has sent already.
         before: the text of the message that they answer.
+        calls: how calls of tools are read from them; `None` where there is nothing to be called.
     """
 
     requests: tuple[GenerationRequest, ...]
     begun: Said
     shown: str = ""
     before: str = ""
+    calls: CallReader | None = None
 
     @property
     def said_first(self) -> str:
@@ -60,6 +66,7 @@ class ChatPrompt:
     form: PromptFormat
     ids: list[int]
     stops: tuple[str | int, ...]
+    tools: ToolPrompt
 
 
 def prompt_of(model: ChatModel, body: ChatBody, voice: Voice) -> ChatPrompt:
@@ -72,9 +79,11 @@ def prompt_of(model: ChatModel, body: ChatBody, voice: Voice) -> ChatPrompt:
     _, speech = body.wishes.with_voice(voice)
     try:
         shape = model.format(voice.template)
-        form = shape.told(body.variables, speech.think)
-        messages = _messages(model, body, voice)
-        return ChatPrompt(messages, form, prompt_ids(model.engine, messages, form), shape.stops)
+        # A call that has to come is not thought about.
+        form = shape.told(body.variables, False if body.offered.forced else speech.think)
+        tools = told(_messages(model, body, voice), body.offered, form, model.engine.info)
+        form = replace(form, variables={**form.variables, **tools.variables})
+        return ChatPrompt(tools.messages, form, prompt_ids(model.engine, tools.messages, form), shape.stops, tools)
     except PromptError as error:
         raise bad("messages", str(error)) from None
 
@@ -92,19 +101,22 @@ def plan_chat(model: ChatModel, body: ChatBody, voice: Voice) -> ChatPlan:
     begun, shown = _begun(model, body, speech)
     try:
         marks = begun.marks or model.marks(form, messages)
+        call = call_of(engine, prompt.tools, body.offered, marks)
         request = GenerationRequest(
-            prompt_ids=(*prompt.ids, *begun.token_ids),
+            prompt_ids=(*prompt.ids, *begun.token_ids, *call.opening_ids),
             stop=(*speech.stop, *prompt.stops),
             beginning=shared_beginning(engine, messages, form),
             begun=len(begun.token_ids),
             heal=speech.heal and bool(begun.token_ids),
-            thoughts=thoughts_of(engine, marks, speech, begun=begun.text),
+            thoughts=None if body.offered.forced else thoughts_of(engine, marks, speech, begun=begun.text),
+            constraint=call.constraint,
+            constraint_from=call.constraint_from,
             guidance_ids=_guidance(engine, messages, form, sampling=sampling, speech=speech, begun=begun.token_ids),
         )
     except PromptError as error:
         raise bad("messages", str(error)) from None
     requests = wished(engine, request, body.wishes, voice)
-    return ChatPlan(requests, replace(begun, marks=marks), shown, _before(body))
+    return ChatPlan(requests, replace(begun, marks=marks), shown, _before(body), call.reader)
 
 
 def require_readable(engine: Engine, characters: int) -> None:
@@ -132,7 +144,9 @@ def wished(engine: Engine, request: GenerationRequest, wishes: Wishes, voice: Vo
         owner=wishes.owner,
         banned=speech.ban,
         min_new_tokens=room if wishes.to_the_end else min(speech.min_tokens, room),
-        constraint=speech.constraint,
+        # What the whole answer has to be goes before what a call in it has to be.
+        constraint=speech.constraint or request.constraint,
+        constraint_from=() if speech.constraint is not None else request.constraint_from,
         stop_repeating=speech.stop_repeating,
         # Of one alternative at least the engine tells the token's own probability.
         alternatives=0 if wishes.top is None else max(wishes.top, 1),
@@ -142,21 +156,24 @@ def wished(engine: Engine, request: GenerationRequest, wishes: Wishes, voice: Vo
     return tuple(replace(found, seed=seed) for seed in wishes.seeds(voice))
 
 
-def _messages(model: ChatModel, body: ChatBody, voice: Voice) -> list[PromptMessage]:
-    """Answers that were given here are put back as they were given."""
-    found: list[PromptMessage] = []
+def _messages(model: ChatModel, body: ChatBody, voice: Voice) -> list[tuple[Turn, PromptMessage]]:
+    """What the client sent, and as what it goes into the prompt: answers that were given here as they were given."""
+    found: list[tuple[Turn, PromptMessage]] = []
     for number, one in enumerate(body.messages[:-1] if body.goes_on else body.messages):
         said = _said(model, body, number)
-        found.append(
+        message = (
             PromptMessage(one.role, one.text)
             if said is None
             else PromptMessage(one.role, said.text, said.token_ids, said.marks)
         )
+        found.append((one, message))
     if not voice.system:
         return found
-    if found and found[0].role == "system":
-        return [PromptMessage("system", f"{voice.system}\n\n{found[0].text}"), *found[1:]]
-    return [PromptMessage("system", voice.system), *found]
+    if found and found[0][0].role == "system":
+        text, found = f"{voice.system}\n\n{found[0][0].text}", found[1:]
+    else:
+        text = voice.system
+    return [(Turn("system", text), PromptMessage("system", text)), *found]
 
 
 def _said(model: ChatModel, body: ChatBody, number: int) -> Said | None:

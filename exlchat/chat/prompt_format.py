@@ -73,7 +73,7 @@ class PromptFormat:
 
     def render(
         self,
-        messages: Sequence[Mapping[str, str]],
+        messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
         moment: datetime | None = None,
@@ -82,7 +82,7 @@ class PromptFormat:
         """The prompt text of role/content mappings.
 
         Args:
-            messages: mappings with `role` and `content`.
+            messages: mappings with `role` and `content`, and whatever else the template knows of them.
             add_generation_prompt: whether the text ends where the model is to go on.
             moment: the local time that the template sees; now unless given.
             variables: what it sees beside the messages and its own, values of JSON.
@@ -105,7 +105,7 @@ class PromptFormat:
             ) from None
 
 
-def _with_reasoning(message: Mapping[str, str]) -> dict[str, str]:
+def _with_reasoning(message: Mapping[str, Any]) -> dict[str, Any]:
     """A copy in which the thoughts of an answer go by the names of all families, as in transformers 5."""
     reasoning = next((message[name] for name in _REASONING if message.get(name) is not None), None)
     if reasoning is None:
@@ -221,11 +221,11 @@ def with_names(form: PromptFormat, names: Mapping[str, str], info: ModelInfo) ->
 
     What a template writes may hold special tokens; a name, which comes from a card or is typed, holds none.
     """
-    told = {key: _without_marks(one_line(name, _LONGEST_NAME), info) for key, name in names.items()}
+    told = {key: without_marks(one_line(name, _LONGEST_NAME), info) for key, name in names.items()}
     return replace(form, variables={**told, **form.variables})
 
 
-def _without_marks(text: str, info: ModelInfo) -> str:
+def without_marks(text: str, info: ModelInfo) -> str:
     """`text` without special tokens and marks of turns, until none is left: taking one out may make another."""
     marks = [*info.special_tokens, *(one for one in info.added_tokens if MARK.fullmatch(one))]
     while found := next((one for one in marks if one and one in text), None):

@@ -35,6 +35,8 @@ class GenerationRequest:
             before its first token, and another is drawn there.
         min_new_tokens: before so many tokens no stop token is drawn. Stop strings still end it.
         constraint: what the answer has to be.
+        constraint_from: the constraint holds behind the first of these texts and tokens alone, as a call of a tool
+            behind its opening mark; before it, and without it, anything may be said.
         thoughts: how they are marked, so that events tell them from the answer, and how long they may be.
         guidance_ids: the prompt to lean away from, for `sampling.guidance_scale`.
         stop_repeating: ends an answer that says the same over and over, with "repeating".
@@ -58,6 +60,7 @@ class GenerationRequest:
     banned: Sequence[str] = ()
     min_new_tokens: int = 0
     constraint: Constraint | None = None
+    constraint_from: Sequence[str | int] = ()
     thoughts: Thoughts | None = None
     guidance_ids: Sequence[int] = ()
     stop_repeating: bool = False

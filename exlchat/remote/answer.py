@@ -45,6 +45,8 @@ def asked(server: Server, request: GenerationRequest, seed: int) -> tuple[str, d
     Raises:
         RequestError: the server cannot do what is asked for.
     """
+    if request.constraint_from:
+        raise RequestError("a server cannot hold a part of an answer to a constraint; leave it out, or hold all of it")
     room = server.context - len(request.prompt_ids)
     most = max(min(room, request.max_new_tokens) if request.max_new_tokens is not None else room, 1)
     body: dict[str, Any] = {

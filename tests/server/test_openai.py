@@ -200,7 +200,7 @@ def test_a_prompt_that_does_not_fit_is_refused_before_anything_is_sent(
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
     ],
 )
 def test_a_wrong_field_is_named(guide: Served, wrong: dict[str, object], param: str) -> None:

@@ -13,8 +13,8 @@ are known; where it is not, the message is simply encoded with the text around i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import chain
@@ -45,12 +45,19 @@ _FEWEST_CHARACTERS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class PromptMessage:
-    """One message; `token_ids` are those of an answer, in order. `thinking`: the marks under which it was given."""
+    """One message.
+
+    Args:
+        token_ids: those of an answer, in order.
+        thinking: the marks under which it was given.
+        more: what the template is told of it beside role and content, as calls of tools; without special tokens.
+    """
 
     role: str
     text: str
     token_ids: tuple[int, ...] = ()
     thinking: ThinkingMarks | None = None
+    more: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 def prompt_messages(branch: Sequence[Message], note: Note | None = None) -> list[PromptMessage]:
@@ -108,7 +115,7 @@ def prompt_text(
         PromptError: the format cannot take these messages.
     """
     shown = [as_shown(engine, message, form) for message in messages]
-    contents = [{"role": message.role, "content": message.text} for message in shown]
+    contents = [{"role": message.role, "content": message.text, **message.more} for message in shown]
     return form.render(contents, add_generation_prompt=add_generation_prompt, **template_variables(engine))
 
 
@@ -240,7 +247,8 @@ class _Prompt:
 
     def _render(self, texts: Sequence[str], *, add_generation_prompt: bool) -> str:
         messages = [
-            {"role": message.role, "content": text} for message, text in zip(self._messages, texts, strict=False)
+            {"role": message.role, "content": text, **message.more}
+            for message, text in zip(self._messages, texts, strict=False)
         ]
         return self._form.render(messages, add_generation_prompt=add_generation_prompt, **self._variables)
 

@@ -348,8 +348,9 @@ def begun_matcher(
     """
     assert request.constraint is not None
     begun = list(request.prompt_ids[len(request.prompt_ids) - request.begun :])
-    spoken = begun[_thoughts(request, begun, decode) :]
-    at_start = not request.thoughts and len(spoken) == len(begun)
+    # What holds behind a mark alone says nothing of what was said before.
+    spoken = [] if request.constraint_from else begun[_thoughts(request, begun, decode) :]
+    at_start = not request.thoughts and not request.constraint_from and len(spoken) == len(begun)
     matcher = GrammarMatcher(request.constraint, vocabulary, stop_ids, at_start=at_start)
     for token in spoken:
         try:

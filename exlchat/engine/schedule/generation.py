@@ -12,6 +12,7 @@ from exlchat.engine.kv.pool import PoolFullError
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling import NothingAllowedError, NotNumbersError, Sampler
 from exlchat.engine.schedule.answer_clock import AnswerClock
+from exlchat.engine.schedule.constraint_start import ConstraintStart
 from exlchat.engine.schedule.guidance import Guidance
 from exlchat.engine.schedule.healing import Healing
 from exlchat.engine.schedule.runner import Runner
@@ -87,6 +88,7 @@ class GenerationState:
         self._source: TokenSource | None = None
         self._watch = RepetitionWatch() if request.stop_repeating else None
         self._thoughts = ThoughtWatch(request.thoughts)
+        self._start = ConstraintStart(request.constraint_from)
         stops = [stop for stop in request.stop if isinstance(stop, str)]
         before = prompt[len(prompt) - request.begun :] if request.begun else []
         tokenizer = parts.tokenizer
@@ -94,7 +96,7 @@ class GenerationState:
             tokenizer.decode, stops, before=before, banned=request.banned, fallback=tokenizer.fallback
         )
         self._hidden = parts.healing.text if parts.healing else ""
-        parts.rules.grammar_holds = parts.rules.grammar_holds and not self._thoughts.inside
+        parts.rules.grammar_holds = parts.rules.grammar_holds and self._start.passed and not self._thoughts.inside
 
     @property
     def ids(self) -> list[int]:
@@ -188,8 +190,9 @@ class GenerationState:
             self._watch.push(token)
         text = self._stream.push(token)
         self._thoughts.push(text)
+        self._start.push(token, text)
         if self.parts.request.constraint is not None:
-            parts.rules.grammar_holds = not self._thoughts.inside
+            parts.rules.grammar_holds = self._start.passed and not self._thoughts.inside
         return text
 
     def _again(self, back: int) -> int:
@@ -206,6 +209,7 @@ class GenerationState:
         if self._watch is not None:
             self._watch.back(back)
         self._thoughts.back(back)
+        self._start.back(back)
         return self._first_token(self._logits_here)
 
     def _logits_here(self) -> Tensor:
@@ -259,7 +263,7 @@ class GenerationState:
             self.reason = self.reason or self._limit()
         self._thoughts.close()
         if self.parts.request.constraint is not None:
-            self.parts.rules.grammar_holds = True
+            self.parts.rules.grammar_holds = self._start.passed
 
     def _why_end(self) -> FinishReason | None:
         if self._stream.stopped:

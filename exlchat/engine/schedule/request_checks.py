@@ -52,6 +52,8 @@ def _problems(request: GenerationRequest) -> Iterator[str]:
         yield f"{len(request.banned):,} strings are banned; there can be {_MOST_BANNED:,}"
     if request.sampling.guidance_scale != 1.0 and not request.guidance_ids:
         yield "guidance_scale needs a prompt to lean away from; give one, or set guidance_scale to 1"
+    if request.constraint_from and request.constraint is None:
+        yield "constraint_from says where a constraint begins, and there is none; leave it out"
     if request.thoughts is not None:
         yield from _problems_of_thoughts(request.thoughts, request.banned)
 
