@@ -7,21 +7,23 @@ from typing import Any
 from exlchat.llm.info import ModelInfo
 
 
-def model_entry(name: str, info: ModelInfo, created: int) -> dict[str, Any]:
-    """One name under which a loaded model answers. `max_model_len` is what clients of vLLM look for."""
-    return {
-        "id": name,
-        "object": "model",
-        "created": created,
-        "owned_by": "exlchat",
-        "max_model_len": info.max_seq_len,
-        "meta": {
-            "max_context": info.max_seq_len,
-            "architecture": info.architecture,
-            "quantization": info.quantization,
-            "parameters": info.parameters,
-        },
+def model_entry(name: str, info: ModelInfo | None, created: int, *, loaded: bool) -> dict[str, Any]:
+    """One name under which a model answers. `max_model_len` is what clients of vLLM look for.
+
+    Args:
+        info: `None` of a model that was never loaded.
+    """
+    entry: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "exlchat"}
+    meta: dict[str, Any] = {"loaded": loaded}
+    if info is None:
+        return {**entry, "meta": meta}
+    meta |= {
+        "max_context": info.max_seq_len,
+        "architecture": info.architecture,
+        "quantization": info.quantization,
+        "parameters": info.parameters,
     }
+    return {**entry, "max_model_len": info.max_seq_len, "meta": meta}
 
 
 def model_list(entries: list[dict[str, Any]]) -> dict[str, Any]:
@@ -37,4 +39,4 @@ def tabby_model(name: str, info: ModelInfo, created: int, cache_kind: str) -> di
         "prompt_template": "model" if info.chat_template else None,
         "use_vision": False,
     }
-    return {**model_entry(name, info, created), "parameters": parameters}
+    return {**model_entry(name, info, created, loaded=True), "parameters": parameters}

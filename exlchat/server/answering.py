@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from exlchat.api.asked import Asked, FindSpeaker
+from exlchat.api.asked import Asked, FindSpeaker, Speaker
 from exlchat.api.errors import ApiError, told_error
 from exlchat.api.fields import MOST_BYTES, Fields, read_body
 from exlchat.llm.events import Event, Finished, PrefillProgress, Scored
@@ -18,6 +19,7 @@ from exlchat.llm.request import RequestError
 from exlchat.server.desk import Desk
 from exlchat.server.record import Record
 from exlchat.server.sending import SSE, send_body, send_head, send_json
+from exlchat.server.ticket import Ticket, Told
 
 SILENCE_SECONDS = 5.0
 """After so long without a word a comment is sent: proxies and clients take a silent stream to be dead."""
@@ -102,31 +104,64 @@ class _Request:
     async def _answer(self, data: bytes) -> None:
         desk = self._desk
         with desk.ticket() as ticket:
-            asked = await desk.in_thread(lambda: self._ask(read_body(data), desk.find))
-            self._record.model, self._record.ignored = asked.speaker.name, asked.ignored
-            await desk.in_thread(lambda: ticket.submit(asked.speaker.model.engine, asked.requests))
-            while not asked.reply.ended:
-                chunks = []
-                told = await ticket.events(SILENCE_SECONDS)
-                for index, event in told:
-                    if isinstance(event, Failed):
-                        raise event.error
-                    self._note(event)
-                    chunks += [f"data: {chunk}\n\n" for chunk in asked.reply.feed(index, event)]
-                if asked.stream:
-                    await self._stream(asked, "".join(chunks) if told else self._comment())
-            if asked.stream:
-                rest = "".join(f"data: {chunk}\n\n" for chunk in asked.reply.last())
-                await send_body(self._send, f"{rest}data: [DONE]\n\n", more=False)
-            else:
-                await send_json(self._send, 200, asked.reply.whole(), _told_ignored(asked))
+            fields = await desk.in_thread(lambda: read_body(data))
+            name, stream = fields.text("model"), fields.flag("stream")
+            async with contextlib.AsyncExitStack() as stack:
+                speaker = await self._entered(stack.enter_async_context(desk.speaker(name)), stream=stream)
+                asked = await desk.in_thread(lambda: self._ask(fields, lambda _: speaker))
+                self._record.model, self._record.ignored = speaker.name, asked.ignored
+                await desk.in_thread(lambda: ticket.submit(speaker.model.engine, asked.requests))
+                await self._tell(asked, ticket)
 
-    async def _stream(self, asked: Asked, text: str) -> None:
-        """Sends more of it; the head with the first, when it is certain that the engine has taken the request."""
+    async def _entered(self, entering: Coroutine[Any, Any, Speaker], *, stream: bool) -> Speaker:
+        """The speaker, for whom a model may have to be loaded: who waits for a stream is told so meanwhile."""
+        task = asyncio.ensure_future(entering)
+        try:
+            while not (await asyncio.wait((task,), timeout=SILENCE_SECONDS))[0]:
+                if stream:
+                    await self._say(self._comment(), {})
+        finally:
+            if not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        return task.result()
+
+    async def _tell(self, asked: Asked, ticket: Ticket) -> None:
+        headers = _told_ignored(asked)
+        if not asked.stream:
+            while not asked.reply.ended:
+                self._taken(asked, await ticket.events(SILENCE_SECONDS))
+            await send_json(self._send, 200, asked.reply.whole(), headers)
+            return
+        # The head goes with the first word, when it is certain that the engine has taken the request.
+        chunks = list(asked.reply.first())
+        while not asked.reply.ended:
+            told = await ticket.events(SILENCE_SECONDS)
+            chunks += self._taken(asked, told)
+            if told:
+                await self._say("".join(f"data: {chunk}\n\n" for chunk in chunks), headers)
+                chunks = []
+            else:
+                await self._say(self._comment(), headers)
+        chunks += [*asked.reply.last(), "[DONE]"]
+        await send_body(self._send, "".join(f"data: {chunk}\n\n" for chunk in chunks), more=False)
+
+    def _taken(self, asked: Asked, told: list[Told]) -> list[str]:
+        """The chunks that events are told by. Raises what a request has failed of."""
+        chunks: list[str] = []
+        for index, event in told:
+            if isinstance(event, Failed):
+                raise event.error
+            self._note(event)
+            chunks += asked.reply.feed(index, event)
+        return chunks
+
+    async def _say(self, text: str, headers: Mapping[str, str]) -> None:
+        """Sends more of a stream; its head before the first of it."""
         if not self._begun:
             self._begun = True
-            await send_head(self._send, 200, SSE, _told_ignored(asked))
-            text = "".join(f"data: {chunk}\n\n" for chunk in asked.reply.first()) + text
+            await send_head(self._send, 200, SSE, headers)
         if text:
             await send_body(self._send, text, more=True)
 
@@ -140,6 +175,9 @@ class _Request:
             self._desk.metrics.answered(event.stats)
 
     def _comment(self) -> str:
+        load = self._desk.loading
+        if load is not None:
+            return f": loading the model, {100 * load.done // max(load.total, 1)} %\n\n"
         at = self._reading
         if at is None:
             return ": waiting\n\n"

@@ -68,13 +68,14 @@ class _Models:
         self._desk = desk
 
     async def list(self, _: Request) -> Response:
-        return JSONResponse(self._desk.models())
+        return JSONResponse(await self._desk.in_thread(self._desk.models))
 
     async def loaded(self, _: Request) -> Response:
-        return JSONResponse(self._desk.tabby_entry())
+        return JSONResponse(await self._desk.in_thread(self._desk.tabby_entry))
 
     async def one(self, request: Request) -> Response:
-        return JSONResponse(self._desk.entry(self._desk.find(request.path_params["name"])))
+        name = request.path_params["name"]
+        return JSONResponse(await self._desk.in_thread(lambda: self._desk.entry(name)))
 
 
 class _Health:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from exlchat.api.asked import Speaker
+from exlchat.api.chat_model import ChatModel
 from exlchat.api.errors import ApiError
+from exlchat.api.head import fingerprint
 from exlchat.api.models import model_entry, model_list, tabby_model
-from exlchat.llm.port import HasCache
+from exlchat.api.said import SaidBefore
+from exlchat.llm.info import LoadProgress
+from exlchat.llm.port import Engine, HasCache
+from exlchat.server.floor import Floor
+from exlchat.server.house import House, Name, parsed
 from exlchat.server.metrics import Metrics
 from exlchat.server.ticket import Ticket
 from exlchat.untrusted.text import one_line
@@ -32,13 +39,28 @@ class Desk:
     """One for a server.
 
     Args:
-        speaker: the model that is loaded, under its own name.
-        any_name: whether it answers to names that there are not.
+        house: which models there are, and who speaks.
+        engine: the first of them, loaded.
+        templates: the folder of the user's own prompt formats; `None` knows none.
+        any_name: whether the first model answers to names that there are not.
+        unload_after: seconds without a request after which the model gives its memory back; `None` never.
     """
 
-    def __init__(self, speaker: Speaker, *, any_name: bool = False) -> None:
-        self._speaker = speaker
-        self._any_name = any_name
+    def __init__(
+        self,
+        house: House,
+        engine: Engine,
+        *,
+        templates: Path | None = None,
+        any_name: bool = False,
+        unload_after: float | None = None,
+    ) -> None:
+        self._house = house
+        self._floor = Floor(engine, house.models()[0], house.load)
+        self._templates, self._any_name, self._unload_after = templates, any_name, unload_after
+        self._said = SaidBefore()
+        self._chat = self._chat_model(engine)
+        self._infos = {self._floor.model: engine.info}
         self._created = int(time.time())
         self._pool = ThreadPoolExecutor(_THREADS, "exlchat-request")
         self._tickets: set[Ticket] = set()
@@ -57,36 +79,73 @@ class Desk:
         """Those of them of which the engine has said nothing yet."""
         return sum(not one.begun for one in self._tickets)
 
-    def find(self, name: str) -> Speaker:
-        """Who is called so; "" is whoever is loaded. Raises `ApiError`."""
-        speaker = self._speaker
-        if name in ("", speaker.name) or self._any_name:
-            return speaker
-        shown = one_line(name, 80)
-        raise ApiError(
-            404,
-            f"there is no model {shown!r} here; this server has {speaker.name}",
-            param="model",
-            code="model_not_found",
-        )
+    @property
+    def name(self) -> str:
+        """Of the model that is loaded, or was last."""
+        return self._floor.model
+
+    @property
+    def loading(self) -> LoadProgress | None:
+        """How far a load is, while there is one."""
+        return self._floor.loading
+
+    def resolved(self, name: str) -> Name:
+        """Who is called so; "" is whoever was there first. May take a while. Raises `ApiError`."""
+        models = self._house.models()
+        found = parsed(name, models, self._house.variants)
+        if found is None and self._any_name:
+            return Name(models[0], "")
+        if found is None:
+            shown, some = one_line(name, 80), one_line(", ".join(models), 300)
+            raise ApiError(
+                404, f"there is no model {shown!r} here; this server has {some}", param="model", code="model_not_found"
+            )
+        return found
+
+    @asynccontextmanager
+    async def speaker(self, name: str) -> AsyncIterator[Speaker]:
+        """Inside, the model that is called so is loaded, and who speaks with it is there.
+
+        Raises:
+            ApiError: there is none.
+            ModelError: it cannot be loaded.
+        """
+        found = await self.in_thread(lambda: self.resolved(name))
+        voice = await self.in_thread(lambda: self._house.voice(found.model, found.variant))
+        async with self._floor.using(found.model) as engine:
+            if self._chat.engine is not engine:
+                self._chat = self._chat_model(engine)
+                self._infos[found.model] = engine.info
+            kind = engine.cache_report().kind if isinstance(engine, HasCache) else ""
+            yield Speaker(str(found), self._chat, voice, fingerprint(engine.info, kind))
 
     def models(self) -> dict[str, Any]:
-        """The reply of `/v1/models`."""
-        return model_list([self.entry(self._speaker)])
+        """The reply of `/v1/models`: all that may be asked for. May take a while."""
+        variants = ("", *self._house.variants())
+        names = [Name(model, one) for model in self._house.models() for one in variants]
+        return model_list([self._entry(one) for one in names])
 
-    def entry(self, speaker: Speaker) -> dict[str, Any]:
-        return model_entry(speaker.name, speaker.model.engine.info, self._created)
+    def entry(self, name: str) -> dict[str, Any]:
+        """The reply of `/v1/models/NAME`. May take a while. Raises `ApiError`."""
+        return self._entry(self.resolved(name))
 
     def tabby_entry(self) -> dict[str, Any]:
         """The reply of TabbyAPI's `/v1/model`."""
-        engine = self._speaker.model.engine
+        engine, model = self._floor.engine, self._floor.model
         kind = engine.cache_report().kind if isinstance(engine, HasCache) else ""
-        return tabby_model(self._speaker.name, engine.info, self._created, kind)
+        return tabby_model(model, self._infos[model], self._created, kind)
 
     def measured(self) -> str:
         """For `/metrics`."""
         waiting = self.waiting
-        return self.metrics.text(self._speaker.model.engine, running=self.running - waiting, waiting=waiting)
+        return self.metrics.text(self._floor.engine, running=self.running - waiting, waiting=waiting)
+
+    async def watch(self) -> None:
+        """Unloads what nobody uses; for as long as the server is there."""
+        while self._unload_after is not None:
+            await asyncio.sleep(min(1.0, self._unload_after / 4))
+            if self._floor.idle_for > self._unload_after:
+                await self._floor.unload()
 
     async def in_thread(self, work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
@@ -127,7 +186,16 @@ class Desk:
             ticket.fail(ApiError(503, _STOPPING, code="stopping", retry_after=10))
 
     def close(self) -> None:
+        """Behind the last request. What is on its way to the disk gets there."""
+        self._floor.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _chat_model(self, engine: Engine) -> ChatModel:
+        return ChatModel(engine, self._templates, self._said)
+
+    def _entry(self, name: Name) -> dict[str, Any]:
+        loaded = name.model == self._floor.model and self._floor.engine is not None
+        return model_entry(str(name), self._infos.get(name.model), self._created, loaded=loaded)
 
     def _tick(self) -> None:
         self._ticked = time.monotonic()

@@ -135,12 +135,13 @@ class Running:
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         serving = asyncio.create_task(self._server.serve([self._bound]))
-        stopping = asyncio.create_task(self._stopped())
+        beside = [asyncio.create_task(self._stopped()), asyncio.create_task(self._desk.watch())]
         while not self._server.started and not serving.done():
             await asyncio.sleep(0.01)
         self._ready()
         await serving
-        stopping.cancel()
+        for task in beside:
+            task.cancel()
         self._desk.close()
 
     async def _stopped(self) -> None:

@@ -25,5 +25,8 @@ class Working:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
         data = await whole_body(receive)
-        found = await self._desk.in_thread(lambda: self._work(read_body(data), self._desk.find))
+        desk = self._desk
+        fields = await desk.in_thread(lambda: read_body(data))
+        async with desk.speaker(fields.text("model")) as speaker:
+            found = await desk.in_thread(lambda: self._work(fields, lambda _: speaker))
         await send_json(send, 200, found)

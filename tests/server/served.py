@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from exlchat.api.asked import Speaker
-from exlchat.api.chat_model import ChatModel
 from exlchat.api.voice import Voice
 from exlchat.chat.answer_options import AnswerOptions
+from exlchat.llm.info import LoadProgress, ModelError
 from exlchat.llm.port import Engine
 from exlchat.llm.sampling import GREEDY
 from exlchat.server.application import application
 from exlchat.server.desk import Desk
 from exlchat.server.guard import Rules
+from exlchat.server.house import House
 from exlchat.server.record import Record
 from exlchat.server.running import Address, Running, listen
 from tests.patience import PATIENCE
@@ -99,13 +99,40 @@ def read_until(connection: socket.socket, wanted: bytes) -> bytes:
     return found
 
 
+@dataclass
+class OneModel:
+    """A house with one model in it, which is loaded already."""
+
+    name: str
+    voice_: Voice
+
+    def models(self) -> list[str]:
+        return [self.name]
+
+    def load(self, model: str, on_progress: Callable[[LoadProgress], None]) -> Engine:
+        raise ModelError(f"{model}: nothing is loaded here")
+
+    def variants(self) -> list[str]:
+        return []
+
+    def voice(self, model: str, variant: str) -> Voice:
+        return self.voice_
+
+
 @contextmanager
 def serving(
-    engine: Engine, *, rules: Rules | None = None, voice: Voice = GREEDY_VOICE, name: str = "guide", drain: float = 5.0
+    engine: Engine,
+    *,
+    rules: Rules | None = None,
+    voice: Voice = GREEDY_VOICE,
+    name: str = "guide",
+    drain: float = 5.0,
+    house: House | None = None,
+    unload_after: float | None = None,
 ) -> Iterator[Served]:
-    """A server for an engine; stopped behind it."""
+    """A server for an engine, which is the first model of its house; stopped behind it."""
     bound = listen(Address(port=0))
-    desk = Desk(Speaker(name, ChatModel(engine), voice, "exl-test"))
+    desk = Desk(house or OneModel(name, voice), engine, unload_after=unload_after)
     there = threading.Event()
     served = Served(bound.getsockname()[1], desk, None)  # type: ignore[arg-type]  # it is made of what follows
     app = application(desk, rules or Rules(), served.records.append)

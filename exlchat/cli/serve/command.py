@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exlchat.cli.options import model_options, not_negative, sampling_group, some_text, voice_options, whole
+from exlchat.cli.options import model_options, not_negative, positive, sampling_group, some_text, voice_options, whole
 from exlchat.cli.parser import Parser, about_group
 from exlchat.cli.typed_options import StartRefusedError, app_options
 from exlchat.ui.terminal.exit_codes import ExitCode
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PORT = 8765
 _LONGEST_DRAIN = 86_400
+_LONGEST_IDLE = 525_600
 _ABOUT = """Answer other programs by OpenAI's API: chat completions at
 http://127.0.0.1:8765/v1, for whatever speaks to OpenAI and can be told another
 address. Nobody else reaches it unless --host says so, and then with a key."""
@@ -45,6 +46,15 @@ def build_parser() -> Parser:
     model_options(model)
     model.add_argument(
         "--any-model-name", action="store_true", help="answer as the loaded model whatever model a request names"
+    )
+    model.add_argument(
+        "--load-on-request", action="store_true", help="load another model of the library when a request names it"
+    )
+    model.add_argument(
+        "--unload-after",
+        metavar="MINUTES",
+        type=positive(_LONGEST_IDLE),
+        help="give the model's memory back after so long without a request; the next one loads it again",
     )
     where = parser.add_argument_group("where")
     where.add_argument(
@@ -137,4 +147,16 @@ def _serve(parser: argparse.ArgumentParser, typed: argparse.Namespace, keys: Key
         raise StartRefusedError(str(error)) from None
     from exlchat.cli.serve.starting import Start, serve
 
-    return serve(Start(options, address, bound, rules, typed.drain, quiet=typed.quiet, any_name=typed.any_model_name))
+    return serve(
+        Start(
+            options,
+            address,
+            bound,
+            rules,
+            typed.drain,
+            quiet=typed.quiet,
+            any_name=typed.any_model_name,
+            load_on_request=typed.load_on_request,
+            unload_after=None if typed.unload_after is None else 60 * typed.unload_after,
+        )
+    )

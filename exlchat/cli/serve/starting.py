@@ -8,23 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 
 from exlchat import paths
-from exlchat.api.asked import Speaker
-from exlchat.api.chat_model import ChatModel
-from exlchat.api.head import fingerprint
-from exlchat.api.voice import Voice
-from exlchat.app.generation_settings import at_start
-from exlchat.app.library.memory import ModelMemory
-from exlchat.app.library.shelf import shown_name
 from exlchat.app.options import AppOptions
-from exlchat.app.runtime.model_loading import load_wanted
+from exlchat.cli.serve.house import UsersHouse
 from exlchat.config.files import read_settings
-from exlchat.config.layers import Resolved
-from exlchat.llm.info import ModelError
-from exlchat.llm.port import Engine, HasCache
 from exlchat.llm.request import GenerationRequest
 from exlchat.server.application import application
 from exlchat.server.desk import Desk
@@ -52,6 +41,8 @@ class Start:
         drain: seconds that answers may take when it is stopped.
         quiet: say nothing of requests.
         any_name: answer to names of models that there are not.
+        load_on_request: load other models of the library when they are asked for.
+        unload_after: seconds without a request after which the model gives its memory back.
     """
 
     app: AppOptions
@@ -60,7 +51,9 @@ class Start:
     rules: Rules
     drain: float
     quiet: bool
-    any_name: bool
+    any_name: bool = False
+    load_on_request: bool = False
+    unload_after: float | None = None
 
 
 def serve(start: Start) -> ExitCode:
@@ -68,23 +61,23 @@ def serve(start: Start) -> ExitCode:
     lines = ErrorLines()
     for notice in start.app.notices:
         lines.say(notice)
-    path = start.app.model_path
-    if path is None:
-        raise ModelError("no model is there; give a model folder: exlchat serve FOLDER")
-    reading = read_settings().require_sound()
-    held = start.app.over(reading, ModelMemory(paths.folders().model_memory).settings_of(path).layer)
-    voice = _voice(start.app, held, path)
+    house = UsersHouse(start.app, read_settings().require_sound(), others=start.load_on_request)
+    first = house.models()[0]
+    voice = house.voice(first, "")
     sys.setswitchinterval(_SWITCH_SECONDS)
     with ctrl_c_ends_at_once(before=lines.clear):
-        engine = load_wanted(path, start.app, held, kept=True, on_progress=lines.loading)
+        engine = house.load(first, lines.loading)
     lines.clear()
-    try:
-        engine.check(GenerationRequest((), voice.sampling, constraint=voice.speech.constraint))
-        desk = Desk(_speaker(shown_name(path), engine, voice), any_name=start.any_name)
-        say = (lambda _: None) if start.quiet else (lambda record: lines.say(record.line()))
-        return _run(start, desk, lines, say)
-    finally:
-        engine.close()
+    engine.check(GenerationRequest((), voice.sampling, constraint=voice.speech.constraint))
+    desk = Desk(
+        house,
+        engine,
+        templates=paths.folders().templates,
+        any_name=start.any_name,
+        unload_after=start.unload_after,
+    )
+    say = (lambda _: None) if start.quiet else (lambda record: lines.say(record.line()))
+    return _run(start, desk, lines, say)
 
 
 def _run(start: Start, desk: Desk, lines: ErrorLines, say: Callable[[Record], None]) -> ExitCode:
@@ -93,7 +86,7 @@ def _run(start: Start, desk: Desk, lines: ErrorLines, say: Callable[[Record], No
         desk,
         start.bound,
         drain=start.drain,
-        ready=lambda: lines.say(f"{desk.find('').name} answers at {_place(start)}"),
+        ready=lambda: lines.say(f"{desk.name} answers at {_place(start)}"),
     )
     with _signals_stop(running, lines, start.drain) as heard:
         running.run()
@@ -121,25 +114,6 @@ def _signals_stop(running: Running, lines: ErrorLines, drain: float) -> Iterator
             yield heard
     finally:
         signal.signal(signal.SIGINT, previous)
-
-
-def _speaker(name: str, engine: Engine, voice: Voice) -> Speaker:
-    kind = engine.cache_report().kind if isinstance(engine, HasCache) else ""
-    return Speaker(name, ChatModel(engine, paths.folders().templates), voice, fingerprint(engine.info, kind))
-
-
-def _voice(app: AppOptions, held: Resolved, model: Path) -> Voice:
-    """What a request leaves out is as the chat has it."""
-    usual = at_start(held, model)
-    system = held.value("system") or ("" if app.persona is None else app.persona.system_text)
-    return Voice(
-        sampling=usual.sampling,
-        speech=usual.speech,
-        seed=usual.seed,
-        max_tokens=usual.max_tokens,
-        template=held.value("template"),
-        system=system or "",
-    )
 
 
 def _place(start: Start) -> str:
