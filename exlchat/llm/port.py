@@ -27,6 +27,17 @@ class Handle(Protocol):
         event. From any thread, before its first event as well; harmless when it has ended."""
 
 
+@runtime_checkable
+class CanRest(Protocol):
+    """A `Handle` of an answer that can stand still and go on. From any thread; harmless when it has ended."""
+
+    def rest(self) -> None:
+        """No more is made of it, from the next token on. It can be cancelled."""
+
+    def go_on(self) -> None:
+        """It is made further, and comes to what it would have been."""
+
+
 class Running(Generic[_Event]):
     """The events of a request, made while they are read. A `Handle`; leaving `with` wants no more of them.
 

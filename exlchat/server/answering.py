@@ -23,6 +23,8 @@ from exlchat.server.ticket import Ticket, Told
 
 SILENCE_SECONDS = 5.0
 """After so long without a word a comment is sent: proxies and clients take a silent stream to be dead."""
+STALLED_SECONDS = 60.0
+"""A client that takes nothing for so long is taken to have left: its answer has a row that others wait for."""
 _FAR_TOO_LARGE = 4 * MOST_BYTES
 """What is above a body's bound is read and thrown away up to here, because many clients read no reply before."""
 
@@ -90,6 +92,9 @@ class _Request:
     async def carry_out(self, data: bytes) -> None:
         try:
             await self._answer(data)
+        except TimeoutError:
+            # The connection is closed behind a reply that does not come to its end.
+            self._record.trouble = f"the client has read nothing for {STALLED_SECONDS:g} s"
         except Exception as error:
             told = told_error(error)
             if not isinstance(error, ApiError | RequestError):
@@ -163,7 +168,8 @@ class _Request:
             self._begun = True
             await send_head(self._send, 200, SSE, headers)
         if text:
-            await send_body(self._send, text, more=True)
+            async with asyncio.timeout(STALLED_SECONDS):
+                await send_body(self._send, text, more=True)
 
     def _note(self, event: Event | Scored) -> None:
         if isinstance(event, PrefillProgress):

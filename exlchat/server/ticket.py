@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from exlchat.llm.events import Event, PrefillProgress, Scored
-from exlchat.llm.port import CanScore, Engine, Failed, Handle, Running
+from exlchat.llm.port import CanRest, CanScore, Engine, Failed, Handle, Running
 from exlchat.llm.request import GenerationRequest, ScoreRequest
 
 Told = tuple[int, Event | Scored | Failed]
 """Of which request, and what of it."""
+MOST_HELD = 256
+"""Events of one request that wait to be sent; then its answers stand still."""
 _Sink = Callable[[Event | Scored | Failed], None]
 _scoring = ThreadPoolExecutor(1, "exlchat-scoring")
 """An engine scores in the thread that reads, one text at a time."""
@@ -35,7 +37,7 @@ class Ticket:
         self._waking = False
         self._lock = threading.Lock()
         self._handles: list[Handle] = []
-        self._cancelled = False
+        self._cancelled = self._resting = False
         self.begun = False
         """Whether the engine has said anything."""
 
@@ -77,7 +79,9 @@ class Ticket:
                     self._waking = False
                     if not self._told:
                         await self._there.wait()
-        return [self._told.popleft() for _ in range(len(self._told))]
+        found = [self._told.popleft() for _ in range(len(self._told))]
+        self._go_on()
+        return found
 
     def _hold(self, handle: Handle) -> None:
         with self._lock:
@@ -91,8 +95,28 @@ class Ticket:
             self.begun = True
             self._ticked()
             self._tell((index, event))
+            if len(self._told) > MOST_HELD:
+                self._rest()
 
         return sink
+
+    def _rest(self) -> None:
+        """The client reads more slowly than the model writes: only its own answers wait for it."""
+        with self._lock:
+            # The loop takes what there is before it asks for the lock: it sees this, or has left nothing to wait for.
+            if len(self._told) > MOST_HELD and not self._resting:
+                self._resting = True
+                for handle in self._handles:
+                    if isinstance(handle, CanRest):
+                        handle.rest()
+
+    def _go_on(self) -> None:
+        with self._lock:
+            if self._resting:
+                self._resting = False
+                for handle in self._handles:
+                    if isinstance(handle, CanRest):
+                        handle.go_on()
 
     def _tell(self, told: Told) -> None:
         self._told.append(told)

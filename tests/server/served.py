@@ -129,9 +129,13 @@ def serving(
     drain: float = 5.0,
     house: House | None = None,
     unload_after: float | None = None,
+    send_buffer: int | None = None,
 ) -> Iterator[Served]:
     """A server for an engine, which is the first model of its house; stopped behind it."""
     bound = listen(Address(port=0))
+    if send_buffer is not None:
+        # Connections have that of the socket that they come through.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     desk = Desk(house or OneModel(name, voice), engine, unload_after=unload_after)
     there = threading.Event()
     served = Served(bound.getsockname()[1], desk, None)  # type: ignore[arg-type]  # it is made of what follows

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _Mode = Literal["own", "together", "ahead"]
 _END = object()
+_STILL = 2e-3  # seconds between two looks at answers that all stand still
 _BREATH = 20e-6  # seconds between two steps in which another thread gets at the scheduler
 
 
@@ -172,7 +173,7 @@ class Scheduler:
         with self.lock:
             self._admit()
             reading = [work for work in self._going if work.reading]
-            answering = [work for work in self._going if not work.reading]
+            answering = [work for work in self._going if not (work.reading or work.rests)]
             # Prompts and answers by turns, so that none waits for all of the other.
             self._read_last = bool(reading) and not (answering and self._read_last)
             if self._read_last:
@@ -244,7 +245,7 @@ class Scheduler:
                 if not self._submitted:
                     self._thread = None
                     return
-            time.sleep(_BREATH)
+            time.sleep(_STILL if all(work.rests for work in self._going) else _BREATH)
 
     def _admit(self) -> None:
         """Who came first begins first, when there is room for all that it is expected to say."""
@@ -264,6 +265,10 @@ class Scheduler:
     def _take_turns(self, answering: Sequence[Work]) -> None:
         """A token of each answer. Who finds no page waits for others; if nobody has one, the last to come fails."""
         self._set_mode(answering)
+        for work in self._going:
+            if work.rests:
+                # Others do not wait for its row.
+                work.leave_sources()
         alone = len(self._going) == 1
         able = [work for work in answering if alone or work.has_room()]
         for work in able or answering[-1:]:
@@ -291,8 +296,8 @@ class Scheduler:
             elif self._together is not None:
                 mode = "together"
         if mode != self._mode:
-            for state in (state for work in answering for state in work.states):
-                state.leave_source()
+            for work in answering:
+                work.leave_sources()
             self._mode = mode
 
     def _open_source(self, state: GenerationState) -> TokenSource:

@@ -79,10 +79,27 @@ class Work:
         self.states: list[GenerationState] = []
         """The answers that are being made."""
         self.cancelled = self.ended = False
+        self._rests = False
+
+    @property
+    def rests(self) -> bool:
+        """Whether it stands still because who reads it cannot keep up."""
+        return self._rests and not self.cancelled
 
     def cancel(self) -> None:
         """It ends within one token or chunk."""
         self.cancelled = True
+
+    def rest(self) -> None:
+        self._rests = True
+
+    def go_on(self) -> None:
+        self._rests = False
+
+    def leave_sources(self) -> None:
+        """What was begun to be computed for it is not wanted now."""
+        for state in self.states:
+            state.leave_source()
 
     def close(self) -> None:
         self.turns.close()
