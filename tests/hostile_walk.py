@@ -83,16 +83,21 @@ class Walk:
         await pilot.press(key)
         await until(pilot, lambda: self.chat.screen is not self.chat.chat_screen)
         await pilot.press("down", "down")
-        await pilot.pause()
+        # The palette is filled by a worker.
+        await until(pilot, lambda: self.hostile_is_shown)
         self.look(where)
         await pilot.press("escape")
         await until(pilot, lambda: self.chat.screen is self.chat.chat_screen)
+
+    @property
+    def hostile_is_shown(self) -> bool:
+        return "ostile" in shown(self.chat)
 
     def look(self, where: str) -> None:
         """Every row has its width, and something hostile is there to be shown."""
         self.seen.append(where)
         screen = self.chat.screen
-        if "ostile" not in shown(self.chat):
+        if not self.hostile_is_shown:
             self.problems.append(f"{where}: nothing hostile is shown, so nothing is tried")
         for number, strip in enumerate(screen._compositor.render_strips()[: screen.size.height]):
             if strip.cell_length != screen.size.width:

@@ -63,7 +63,7 @@ def run(*command: str, folder: Path, home: Path | None, text: str = "") -> subpr
 
 
 def test_a_home_is_asked_for_where_it_may_be_missing() -> None:
-    asks = re.compile(r"\.expanduser\((?!path\))|Path\.home\(|\bgetpass\b|^import pwd|\bgetlogin\(", re.MULTILINE)
+    asks = re.compile(r"\.expanduser\((?!path\))|Path\.home\(|\bgetuser\b|^import pwd|\bgetlogin\(", re.MULTILINE)
     package = Path(exlchat.__file__).parent
     found = {str(file.relative_to(package)) for file in package.rglob("*.py") if asks.search(file.read_text())}
     # Only for compiled kernels where nobody has named a folder; without a home a line says so.

@@ -143,7 +143,7 @@ def _key(name: str) -> ExitCode:
     named(name)
     try:
         if sys.stdin is not None and sys.stdin.isatty():
-            key = getpass.getpass(f"The key of {name} (it is not shown): ", sys.stderr)
+            key = getpass.getpass(f"The key of {name} (it is not shown): ")
         else:
             key = read_text(None, None if sys.stdin is None else sys.stdin.buffer)
     except (PromptInputError, EOFError):

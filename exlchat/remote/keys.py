@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
 
+from exlchat.paths import expanded
 from exlchat.remote.address import RemoteError
 from exlchat.untrusted.files import UntrustedFileError, read_text
 from exlchat.untrusted.text import one_line
@@ -46,7 +46,7 @@ def _from_environment(variable: str) -> str:
 
 
 def _from_file(path: str) -> str:
-    file = Path(path).expanduser()
+    file = expanded(path)
     try:
         mode = file.stat().st_mode
         if stat.S_ISREG(mode) and mode & 0o077:

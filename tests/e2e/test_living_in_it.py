@@ -82,7 +82,7 @@ def test_a_search_lands_on_the_sentence(tmp_path: Path) -> None:
     with exlchat(tmp_path, "guide") as terminal:
         opened(terminal)
         terminal.keys("F3")
-        terminal.wait_for("Esc")
+        terminal.wait_for("Esc leaves")
         terminal.type("lighthouse keep")
         terminal.wait_for("In the fog the lighthouse keeper")
         terminal.keys("Enter")
