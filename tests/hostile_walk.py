@@ -59,7 +59,7 @@ class Walk:
         for command in LISTS:
             screen.composer.set_text(f"/{command}")
             await self.opened(pilot, command, "enter")
-        await self.opened(pilot, "palette", "ctrl+p")
+        await self.opened(pilot, "palette", "ctrl+p", typed="ostile")
         screen.commands.run("find", "where")
         await pilot.press("enter", "escape")
         for command in SAYING:
@@ -77,12 +77,12 @@ class Walk:
         await pilot.pause()
         self.look("the sidebar")
 
-    async def opened(self, pilot: Pilot[int], where: str, key: str) -> None:
+    async def opened(self, pilot: Pilot[int], where: str, key: str, typed: str = "") -> None:
         """Another screen, gone through a little and left."""
         self.seen.append(f"{where} is asked for")
         await pilot.press(key)
         await until(pilot, lambda: self.chat.screen is not self.chat.chat_screen)
-        await pilot.press("down", "down")
+        await pilot.press(*typed, "down", "down")
         # The palette is filled by a worker.
         await until(pilot, lambda: self.hostile_is_shown)
         self.look(where)
