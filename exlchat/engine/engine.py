@@ -130,8 +130,12 @@ class LocalEngine:
         transformer = self._parts.transformer
         return transformer.forward(torch.tensor(ids, device=transformer.device), last_only=False)
 
-    def submit(self, request: GenerationRequest, sink: Callable[[Event | Failed], None]) -> Handle:
-        """Begins an answer, beside others that run. See `Scheduler.submit`."""
+    def submit(
+        self, request: GenerationRequest | ScoreRequest, sink: Callable[[Event | Scored | Failed], None]
+    ) -> Handle:
+        """Begins an answer or a scoring, beside others that run. See `Scheduler.submit`."""
+        if isinstance(request, ScoreRequest):
+            return self._parts.scheduler.submit_score(request, sink)
         self.capabilities.check(request)
         channels = None if request.thoughts is None else Channels(request.thoughts)
 

@@ -159,9 +159,11 @@ class Engine(TextModel, Protocol):
     def check(self, request: GenerationRequest) -> None:
         """Raises `RequestError` in one line where no answer can be made so, whatever the prompt, which may be empty."""
 
-    def submit(self, request: GenerationRequest, sink: Callable[[Event | Failed], None]) -> Handle:
-        """Begins an answer and comes back at once. `sink` is told its events in order, `Finished` or `Failed` last, in
-        a thread of the engine's.
+    def submit(
+        self, request: GenerationRequest | ScoreRequest, sink: Callable[[Event | Scored | Failed], None]
+    ) -> Handle:
+        """Begins an answer, or a scoring where it `CanScore`, and comes back at once. `sink` is told its events in
+        order, `Finished`, `Scored` or `Failed` last, in a thread of the engine's; of a cancelled scoring none is last.
 
         Raises:
             RequestError: it cannot be carried out.

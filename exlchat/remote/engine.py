@@ -17,13 +17,14 @@ from exlchat.llm.events import (
     OneOfSeveral,
     PlaceChances,
     PrefillProgress,
+    Scored,
     TextDelta,
 )
 from exlchat.llm.info import ModelInfo
 from exlchat.llm.limits import MOST_ANSWERS
 from exlchat.llm.port import Capabilities, Failed, Handle, Running
 from exlchat.llm.repetition_watch import RepetitionWatch
-from exlchat.llm.request import GenerationRequest, RequestError
+from exlchat.llm.request import GenerationRequest, RequestError, ScoreRequest
 from exlchat.llm.thought_splitter import several_told_apart, told_apart
 from exlchat.remote.address import Remote, RemoteError
 from exlchat.remote.answer import Chunk, ChunkReader, Usage, asked
@@ -123,7 +124,11 @@ class RemoteEngine:
         several = _SideBySide([_Answer(self.server, self._spread, replace(request, seed=seed)) for seed in seeds])
         return Running(several_told_apart(several.events(), request.thoughts, len(seeds)), several.cancel)
 
-    def submit(self, request: GenerationRequest, sink: Callable[[Event | Failed], None]) -> Handle:
+    def submit(
+        self, request: GenerationRequest | ScoreRequest, sink: Callable[[Event | Scored | Failed], None]
+    ) -> Handle:
+        if isinstance(request, ScoreRequest):
+            raise RequestError("a server does not tell how likely a given text is; load a model here")
         running = self.generate(request)
 
         def tell() -> None:

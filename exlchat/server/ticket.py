@@ -7,10 +7,9 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
-from exlchat.llm.events import Event, PrefillProgress, Scored
-from exlchat.llm.port import CanRest, CanScore, Engine, Failed, Handle, Running
+from exlchat.llm.events import Event, Scored
+from exlchat.llm.port import CanRest, Engine, Failed, Handle
 from exlchat.llm.request import GenerationRequest, ScoreRequest
 
 Told = tuple[int, Event | Scored | Failed]
@@ -18,8 +17,6 @@ Told = tuple[int, Event | Scored | Failed]
 MOST_HELD = 256
 """Events of one request that wait to be sent; then its answers stand still."""
 _Sink = Callable[[Event | Scored | Failed], None]
-_scoring = ThreadPoolExecutor(1, "exlchat-scoring")
-"""An engine scores in the thread that reads, one text at a time."""
 
 
 class Ticket:
@@ -45,13 +42,7 @@ class Ticket:
         """Begins them, unless they are cancelled already. Raises `RequestError`; none is left running then."""
         try:
             for index, request in enumerate(requests):
-                sink = self._sink(index)
-                if isinstance(request, GenerationRequest):
-                    self._hold(engine.submit(request, sink))
-                elif isinstance(engine, CanScore):
-                    running = engine.score(request)
-                    self._hold(running)
-                    _scoring.submit(_score, running, sink)
+                self._hold(engine.submit(request, self._sink(index)))
         except BaseException:
             self.cancel()
             raise
@@ -125,12 +116,3 @@ class Ticket:
             # The loop is gone where the server has been stopped in the middle of an answer.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._there.set)
-
-
-def _score(running: Running[PrefillProgress | Scored], sink: _Sink) -> None:
-    try:
-        with running:
-            for event in running:
-                sink(event)
-    except Exception as error:
-        sink(Failed(error))

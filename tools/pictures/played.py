@@ -109,7 +109,9 @@ class PlayedEngine:
         """By the guide."""
         self._guide.check(request)
 
-    def submit(self, request: GenerationRequest, sink: Callable[[Event | Failed], None]) -> Handle:
+    def submit(
+        self, request: GenerationRequest | ScoreRequest, sink: Callable[[Event | Scored | Failed], None]
+    ) -> Handle:
         """By the guide."""
         return self._guide.submit(request, sink)
 

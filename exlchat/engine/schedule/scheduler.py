@@ -114,14 +114,11 @@ class Scheduler:
 
     def submit(self, request: GenerationRequest, sink: Callable[[Event | Failed], None]) -> Handle:
         """As `add`, and the steps are taken in a thread of the scheduler's own."""
-        work = self._answer(request, sink)  # type: ignore[arg-type]
-        with self.lock:
-            self._coming.append(work)
-            self._submitted.add(work)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="exlchat-answers", daemon=True)
-                self._thread.start()
-        return work
+        return self._served(self._answer(request, sink))  # type: ignore[arg-type]
+
+    def submit_score(self, request: ScoreRequest, sink: Callable[[PrefillProgress | Scored | Failed], None]) -> Handle:
+        """As `score`, and the steps are taken in a thread of the scheduler's own."""
+        return self._served(self._score(request, sink))  # type: ignore[arg-type]
 
     def generate(self, request: GenerationRequest) -> Running[Event]:
         """An answer, made while its events are read; `Finished` last. Closing it ends the work.
@@ -164,9 +161,8 @@ class Scheduler:
             RequestError: the sequence is too long, holds ids the model does not have, or `start` is none of its places;
                 from the events, `ModelError`: memory ran out, or the model computes no numbers.
         """
-        check_score(request, self._vocab_size, self._cache.max_seq_len)
         told: deque[Told | Failed] = deque()
-        return self._running(self._maker.score(request, told.append), told)
+        return self._running(self._score(request, told.append), told)
 
     def step(self) -> bool:
         """Computes a chunk of one prompt, or a token of each answer; whether there is more to do."""
@@ -209,6 +205,10 @@ class Scheduler:
         apart = self.runner.step is not None and is_steered(request.sampling)
         return self._maker.answer(request, plan, tell, apart=apart)
 
+    def _score(self, request: ScoreRequest, tell: Tell) -> Work:
+        check_score(request, self._vocab_size, self._cache.max_seq_len)
+        return self._maker.score(request, tell)
+
     def _planned(
         self, request: GenerationRequest, seeds: Sequence[int | None]
     ) -> tuple[GenerationRequest, list[SamplingPlan]]:
@@ -219,6 +219,15 @@ class Scheduler:
             check_ids(request.guidance_ids, self._vocab_size, self._cache.max_seq_len)
         plans = [self._plans.of(request, seed) for seed in seeds]
         return request if plans[0].healing is None else healed_request(request), plans
+
+    def _served(self, work: Work) -> Work:
+        with self.lock:
+            self._coming.append(work)
+            self._submitted.add(work)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="exlchat-answers", daemon=True)
+                self._thread.start()
+        return work
 
     def _running(self, work: Work, told: deque[Told | Failed]) -> Running[Any]:
         return Running(self._read(work, told), work.cancel)
