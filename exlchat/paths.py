@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,11 +132,12 @@ def atomic_write(path: Path, text: str) -> None:
 
 
 def atomic_write_bytes(path: Path, data: bytes) -> None:
-    """As `atomic_write`, for bytes.
+    """As `atomic_write`, for bytes."""
+    atomic_write_pieces(path, (data,))
 
-    Raises:
-        FolderError: the folder or the file cannot be written; the old file is then untouched.
-    """
+
+def atomic_write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
+    """As `atomic_write`, for bytes that come piece by piece, and may be of the old file."""
     try:
         target = Path(os.path.realpath(path))
     except UnicodeEncodeError:
@@ -147,7 +149,7 @@ def atomic_write_bytes(path: Path, data: bytes) -> None:
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, mode)

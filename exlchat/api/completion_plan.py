@@ -42,13 +42,20 @@ def _told(engine: Engine, prompt: Prompt, body: CompletionBody, *, scored: bool)
     if not isinstance(prompt, str):
         _check(engine, prompt)
         return PromptTold(prompt, engine.decode(prompt, special=True) if body.echo else "", scored=scored)
-    bos = engine.info.bos_token
+    ids = prompt_ids_of(engine, prompt, bos=body.bos)
+    unshown = len(ids) - len(prompt_ids_of(engine, prompt, bos=False))
+    return PromptTold(ids, prompt if body.echo else "", unshown, scored=scored)
+
+
+def prompt_ids_of(engine: Engine, prompt: str, *, bos: bool) -> tuple[int, ...]:
+    """Of a text, behind the token that the model's texts begin with if `bos`. Raises `ApiError`: it is empty."""
+    first = engine.info.bos_token
     # A template of the client's own may have written it.
-    front = engine.encode(bos) if body.bos and bos and not prompt.startswith(bos) else []
+    front = engine.encode(first) if bos and first and not prompt.startswith(first) else []
     ids = (*front, *engine.encode(prompt))
     if not ids:
         raise bad("prompt", "the prompt is empty; it needs at least one token")
-    return PromptTold(ids, prompt if body.echo else "", len(front), scored=scored)
+    return ids
 
 
 def _check(engine: Engine, ids: tuple[int, ...]) -> None:

@@ -23,6 +23,7 @@ _USAGE = """exlchat [MODEL] [PROMPT] [options]
        exlchat presets COMMAND [options]
        exlchat pull ORG/NAME[@REVISION] [options]
        exlchat remotes COMMAND [options]
+       exlchat run FILE -o FILE [options]
        exlchat serve [MODEL] [options]
        exlchat sessions COMMAND [options]
        exlchat themes [COMMAND] [options]
@@ -44,6 +45,7 @@ on the CPU.
   exlchat presets   list, show and import sampling presets
   exlchat pull      fetch a model from Hugging Face into the library
   exlchat remotes   keep servers that answer in the place of a model here
+  exlchat run       answer a whole file of requests into another file
   exlchat serve     answer other programs by OpenAI's API
   exlchat template  list prompt formats, show exact prompts
   exlchat sessions  list, search, edit, check, export and import conversations

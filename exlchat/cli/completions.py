@@ -130,7 +130,7 @@ def _offer(parser: argparse.ArgumentParser, command: str) -> None:
         if action.dest in (argument, base):
             # A new name is nobody's yet.
             named = None if parser.prog.endswith(" new") and action.dest == argument else kind
-        if command in ("", "ask", "chat", "run") and action.dest == "words":
+        if command in ("", "ask", "chat") and action.dest == "words":
             named = "models"
         if action.dest == "model" and not action.option_strings:
             named = "models"

@@ -28,13 +28,14 @@ COMMANDS = {
     "presets": "exlchat.cli.presets",
     "pull": "exlchat.cli.pull",
     "remotes": "exlchat.cli.remotes",
+    "run": "exlchat.cli.run.command",
     "serve": "exlchat.cli.serve.command",
     "sessions": "exlchat.cli.sessions.command",
     "template": "exlchat.cli.templates.command",
     "themes": "exlchat.cli.themes.command",
 }
 """Each subcommand's module: it has `build_parser()` and `run(arguments)`. One start imports one of them."""
-ALIASES = {"chat": CHAT, "list": COMMANDS["models"], "run": CHAT}
+ALIASES = {"chat": CHAT, "list": COMMANDS["models"]}
 """What other programs call the chat and the list of models."""
 
 

@@ -19,7 +19,18 @@ _MOST_DIGITS = 1000
 
 
 class JsonError(Exception):
-    """What is wrong with a text, as a clause behind "FILE: …"."""
+    """What is wrong with a text, as a clause behind "FILE: …".
+
+    Args:
+        clause: the clause.
+        place: line and column of what is no JSON, each from 1; `None` where it is no place.
+        problem: what is wrong there, without the place.
+    """
+
+    def __init__(self, clause: str, place: tuple[int, int] | None = None, problem: str = "") -> None:
+        super().__init__(clause)
+        self.place = place
+        self.problem = problem or clause
 
 
 def read_json_file(path: Path, *, largest: int, kind: str, endless: bool = False) -> Any:
@@ -64,6 +75,9 @@ def read_json(data: bytes, *, most: int, endless: bool = False) -> Any:
         )
     except RecursionError:
         raise JsonError(f"its JSON is nested deeper than {DEEPEST} levels; mend it") from None
+    except json.JSONDecodeError as error:
+        told = f"not JSON: {one_line(str(error))}; mend it"
+        raise JsonError(told, (error.lineno, error.colno), f"not JSON: {one_line(error.msg)}; mend it") from None
     except ValueError as error:
         raise JsonError(f"not JSON: {one_line(str(error))}; mend it") from None
     if _depth(value) > DEEPEST:

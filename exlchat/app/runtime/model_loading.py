@@ -9,6 +9,7 @@ from exlchat import engine, paths
 from exlchat.app.runtime.cache_sizes import CacheSizes
 from exlchat.chat.prompt import template_process
 from exlchat.engine.text import tokenizer_process
+from exlchat.llm.info import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,6 +134,24 @@ def load_wanted(
         without_draft=without_draft,
         on_progress=on_progress,
     )
+
+
+def engine_for(
+    options: AppOptions, held: Resolved, *, kept: bool, on_progress: Callable[[LoadProgress], None] | None = None
+) -> Engine:
+    """What this start is answered by: a server, or the model that it names. Arguments and errors as of `load_wanted`.
+
+    Raises:
+        ModelError: besides, there is no model.
+    """
+    if options.remote is not None:
+        # No model that is loaded here needs it.
+        from exlchat.app.runtime.remote_loading import connect_to
+
+        return connect_to(options.remote, on_progress)
+    if options.model_path is None:
+        raise ModelError("no model is there; give a model folder: -m FOLDER")
+    return load_wanted(options.model_path, options, held, kept=kept, on_progress=on_progress)
 
 
 def draft_path(model_path: Path, options: AppOptions, held: Resolved) -> Path | None:

@@ -10,7 +10,6 @@ from typing import Generic, TypeVar
 from exlchat import paths
 from exlchat.api.errors import ApiError
 from exlchat.api.voice import Voice
-from exlchat.app.generation_settings import at_start
 from exlchat.app.library.choice import GUIDE
 from exlchat.app.library.memory import ModelMemory
 from exlchat.app.library.places import all_models
@@ -18,6 +17,7 @@ from exlchat.app.library.shelf import shown_name
 from exlchat.app.options import AppOptions
 from exlchat.app.runtime.model_loading import load_wanted
 from exlchat.app.speaking import chosen_persona, with_persona
+from exlchat.app.voice import voice_of
 from exlchat.chat.personas.persona import PersonaError
 from exlchat.chat.personas.registry import PERSONAS
 from exlchat.chat.presets.preset import SamplingPresetError
@@ -78,18 +78,9 @@ class UsersHouse:
             elif kind == ":":
                 found = PRESETS.find(name)
                 options = options.with_layer(Layer("preset", found.preset.overrides.decided(), found.source))
-            held = self._held(options, path)
-            usual = at_start(held, path)
+            return voice_of(self._held(options, path), path)
         except (PersonaError, SamplingPresetError, SettingsError, ValueError) as error:
             raise ApiError(400, str(error), param="model") from None
-        return Voice(
-            sampling=usual.sampling,
-            speech=usual.speech,
-            seed=usual.seed,
-            max_tokens=usual.max_tokens,
-            template=held.value("template"),
-            system=held.value("system") or "",
-        )
 
     def _held(self, options: AppOptions, path: Path) -> Resolved:
         return options.over(self._reading, self._memory.settings_of(path).layer)

@@ -13,7 +13,7 @@ from exlchat import paths
 from exlchat.app.generation_settings import at_start
 from exlchat.app.library.memory import ModelMemory
 from exlchat.app.options import AppOptions
-from exlchat.app.runtime.model_loading import load_wanted
+from exlchat.app.runtime.model_loading import engine_for
 from exlchat.chat.prompt.context import ContextFull
 from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.several_answers import several_answers
@@ -132,7 +132,7 @@ def _ask(options: AskOptions, lines: ErrorLines) -> ExitCode:
         memory = ModelMemory(paths.folders().model_memory)
         held = options.app.over(reading, memory.settings_of(model_path).layer)
         with ctrl_c_ends_at_once(before=lines.clear):
-            engine = _engine(options, held, lines)
+            engine = engine_for(options.app, held, kept=options.save, on_progress=lines.loading)
         opened.callback(engine.close)
         lines.clear()
         for notice in filter(None, (engine.info.without_draft, *engine.info.notices)):
@@ -161,16 +161,6 @@ def _refused(engine: Engine, wishes: TurnOptions, options: AskOptions) -> str | 
     if options.answers > 1 and wishes.sampling.greedy:
         return f"all {options.answers} answers would be the same at temperature 0; give --temperature 0.7"
     return None
-
-
-def _engine(options: AskOptions, held: Resolved, lines: ErrorLines) -> Engine:
-    if options.app.remote is not None:
-        # No model that is loaded here needs it.
-        from exlchat.app.runtime.remote_loading import connect_to
-
-        return connect_to(options.app.remote, lines.loading)
-    assert options.app.model_path is not None
-    return load_wanted(options.app.model_path, options.app, held, kept=options.save, on_progress=lines.loading)
 
 
 def _check(conversation: Conversation, options: AskOptions) -> None:

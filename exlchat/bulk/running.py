@@ -1,0 +1,201 @@
+"""The requests of a run, asked of an engine so many at a time, and their answers written as they end."""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from exlchat.api.asked import Asked, Speaker, ask_chat, ask_completion
+from exlchat.api.errors import told_error
+from exlchat.api.fields import Fields
+from exlchat.bulk.figures import Figures
+from exlchat.bulk.lines import CHAT, COMPLETIONS, SCORE, Line, Lines, in_reading_order
+from exlchat.bulk.output import Output
+from exlchat.bulk.scoring import ask_score
+from exlchat.llm.events import Event, Finished, Scored, TextDelta
+from exlchat.llm.limits import LARGEST_SEED
+from exlchat.llm.port import Failed, Handle
+from exlchat.llm.request import GenerationRequest, ScoreRequest
+
+_LOOK_SECONDS = 0.5
+"""Between two looks at whether the run is to end, while the engine says nothing."""
+_MOST_FAILURES = 16
+"""So many requests in a row that fail without being at fault: then it is the engine."""
+_AN_ANSWER = 400
+"""Weight of an answer beside the bytes of its request."""
+
+_ASK = {CHAT: ask_chat, COMPLETIONS: ask_completion, SCORE: ask_score}
+
+_Told = tuple[int, int, Event | Scored | Failed]
+"""Of which request of the file, of which of the engine's, and what."""
+
+
+class EngineFailedError(Exception):
+    """One line: why the run cannot go on. What was answered is written."""
+
+
+@dataclass(slots=True)
+class _Going:
+    """A request that the engine works at."""
+
+    asked: Asked
+    began: float
+    handles: list[Handle]
+    begun: bool = False
+    tokens: int = 0
+
+
+class BulkRun:
+    """Of one file.
+
+    Args:
+        lines, output: what is asked, and where answers go.
+        speaker: who answers.
+        rows: answers that are asked for at a time.
+        figures: is kept up to date.
+        wanted: asked between two events: whether the run is to go on.
+        tell: called some times a second.
+    """
+
+    def __init__(
+        self,
+        lines: Lines,
+        output: Output,
+        speaker: Speaker,
+        *,
+        rows: int,
+        figures: Figures,
+        wanted: Callable[[], bool],
+        tell: Callable[[], None],
+    ) -> None:
+        self._lines, self._output, self._speaker = lines, output, speaker
+        self._rows, self._figures, self._wanted, self._tell = rows, figures, wanted, tell
+        self._told: queue.SimpleQueue[_Told] = queue.SimpleQueue()
+        self._going: dict[int, _Going] = {}
+        self._failures = 0
+
+    def run(self) -> None:
+        """Until all are answered, or nobody wants more; those that run are given up then.
+
+        Raises:
+            OutputError: an answer cannot be written.
+            EngineFailedError: the engine answers nothing any more.
+        """
+        coming = iter(places_to_ask(self._lines, self._output))
+        try:
+            more = self._begin(coming)
+            while (more or self._going) and self._wanted():
+                self._take()
+                if more:
+                    more = self._begin(coming)
+                self._tell()
+        finally:
+            for going in self._going.values():
+                for handle in going.handles:
+                    handle.cancel()
+
+    def _begin(self, coming: Iterator[int]) -> bool:
+        """Asks until enough is under way; whether more may come. Two wait, so that no row is ever idle."""
+        while sum(len(one.handles) for one in self._going.values()) < self._rows + 2:
+            place = next(coming, None)
+            if place is None:
+                return False
+            self._ask(place)
+        return True
+
+    def _ask(self, place: int) -> None:
+        began = time.monotonic()
+        line = self._lines[place]
+        handles: list[Handle] = []
+        try:
+            fields = Fields({**line.body, "stream": False})
+            asked = _ASK[line.url](fields, self._who)
+            self._going[place] = _Going(asked, began, handles)
+            for index, request in enumerate(asked.requests):
+                same = self._repeatable(line, index, request)
+                handles.append(self._speaker.model.engine.submit(same, self._sink(place, index)))
+        except Exception as error:
+            self._fail(place, error, began)
+
+    def _who(self, name: str) -> Speaker:
+        """A run has one model; whatever other servers call it is told back."""
+        return replace(self._speaker, name=name) if name else self._speaker
+
+    def _repeatable(
+        self, line: Line, index: int, request: GenerationRequest | ScoreRequest
+    ) -> GenerationRequest | ScoreRequest:
+        if isinstance(request, ScoreRequest):
+            return request
+        seed = request.seed
+        if seed is None:
+            # The same whenever it is asked, and whatever was before it.
+            asked = hashlib.sha256(f"{line.digest} {line.id} {index}".encode()).digest()
+            seed = int.from_bytes(asked[:8]) % (LARGEST_SEED + 1)
+        return replace(request, seed=seed, keep_pages=False)
+
+    def _sink(self, place: int, index: int) -> Callable[[Event | Scored | Failed], None]:
+        return lambda event: self._told.put((place, index, event))
+
+    def _take(self) -> None:
+        """What the engine has said since."""
+        try:
+            told = [self._told.get(timeout=_LOOK_SECONDS)]
+        except queue.Empty:
+            return
+        while not self._told.empty():
+            told.append(self._told.get())
+        for place, index, event in told:
+            going = self._going.get(place)
+            # Of one that has failed more may come.
+            if going is not None:
+                self._taken(place, going, index, event)
+
+    def _taken(self, place: int, going: _Going, index: int, event: Event | Scored | Failed) -> None:
+        if not going.begun:
+            going.begun = True
+            self._figures.runs(1)
+        if isinstance(event, Failed):
+            self._fail(place, event.error, going.began)
+            return
+        if isinstance(event, TextDelta):
+            self._figures.made(len(event.token_ids))
+        elif isinstance(event, Finished):
+            self._figures.read(event.stats.prompt_tokens, event.stats.cached_tokens)
+        elif isinstance(event, Scored):
+            self._figures.read(len(event.places), 0)
+        # The chunks of a stream, which nobody wants.
+        for _ in going.asked.reply.feed(index, event):
+            pass
+        if going.asked.reply.ended:
+            self._failures = 0
+            self._write(place, 200, going.asked.reply.whole(), going.began)
+
+    def _fail(self, place: int, error: Exception, began: float) -> None:
+        told = told_error(error)
+        going = self._going.get(place)
+        for handle in () if going is None else going.handles:
+            handle.cancel()
+        self._write(place, told.status, told.body(), began)
+        self._failures = self._failures + 1 if told.status >= 500 else 0
+        if self._failures >= _MOST_FAILURES:
+            raise EngineFailedError(f"{_MOST_FAILURES} requests in a row have failed; the last of them: {told.message}")
+
+    def _write(self, place: int, status: int, body: dict[str, Any], began: float) -> None:
+        going = self._going.pop(place, None)
+        if going is not None and going.begun:
+            self._figures.runs(-1)
+        self._output.write(place, status, body)
+        self._figures.ended(status, weight(self._lines, place), time.monotonic() - began)
+
+
+def places_to_ask(lines: Lines, output: Output) -> list[int]:
+    return in_reading_order(lines, [place for place in range(len(lines)) if place not in output.done])
+
+
+def weight(lines: Lines, place: int) -> float:
+    """How long a request takes, beside the others."""
+    return lines.size(place) + _AN_ANSWER

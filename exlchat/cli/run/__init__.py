@@ -1,0 +1,1 @@
+"""`exlchat run`: a whole file of requests."""
