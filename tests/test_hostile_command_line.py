@@ -79,6 +79,10 @@ COMMANDS: list[list[str]] = [
     ["ask", "hello", "--grammar", LINE],
     ["ask", "hello", "--sample", NAME],
     ["ask", "hello", f"--{NAME}"],
+    ["run", NAME, "-o", "answers.jsonl"],
+    ["run", f"in/{NAME}.jsonl", "-o", f"out/{NAME}", *_SHORT],
+    ["run", "hostile.jsonl", "-o", "answers.jsonl", "-m", "guide", *_SHORT],
+    ["run", "strange.jsonl", "-o", "answers.jsonl", "-m", "guide", *_SHORT],
     ["remotes", "list"],
     ["remotes", "list", "--json"],
     ["remotes", "show", NAME],
@@ -213,6 +217,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     card = {"spec": "chara_card_v2", "spec_version": LINE, "data": {"name": LINE, LINE: LINE, "first_mes": LINE}}
     (home / "card.json").write_text(json.dumps(card))
     (home / f"{NAME}.json").write_text(json.dumps({"temperature": 7, LINE: LINE, "messages": LINE}))
+    (home / "in").mkdir()
+    for file in (home / "in" / f"{NAME}.jsonl", home / "strange.jsonl"):
+        file.write_text(json.dumps({"custom_id": LINE, "url": LINE, "body": {LINE: LINE}}))
+    (home / "hostile.jsonl").write_text(json.dumps({"custom_id": LINE, "prompt": LINE, LINE: LINE}))
     (home / "messages.json").write_text(json.dumps([{"role": "user", "content": LINE}]))
     with sqlite3.connect(home / "data" / "conversations.db") as database:
         database.execute("UPDATE conversation SET title = ?", (LINE,))

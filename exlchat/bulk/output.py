@@ -90,7 +90,7 @@ class Output:
     def sort(self) -> None:
         """Brings the answers of a run that has come to its end into the order of the requests."""
         with self._reading() as file:
-            found = sorted((place, start, end) for start, end, place in self._places(file))
+            found = sorted((place, start, end) for start, end, place, _ in self._places(file))
             starts = [start for _, start, _ in found]
             if starts != sorted(starts):
                 self._replace(file, [(start, end) for _, start, end in found])
@@ -100,8 +100,8 @@ class Output:
         try:
             with self._reading() as file:
                 kept: list[tuple[int, int]] = []
-                for start, end, place in self._places(file):
-                    if place is not None and place not in self.done:
+                for start, end, place, good in self._places(file):
+                    if good and place not in self.done:
                         self.done.add(place)
                         kept.append((start, end))
                 if sum(end - start for start, end in kept) != os.fstat(file.fileno()).st_size:
@@ -111,20 +111,17 @@ class Output:
         except UntrustedFileError as error:
             raise OutputError(str(error)) from None
 
-    def _places(self, file: BufferedReader) -> Iterator[tuple[int, int, Any]]:
-        """Where each line begins and ends, and the place of the request that it answers; `None` of one that counts no
-        more.
-        """
+    def _places(self, file: BufferedReader) -> Iterator[tuple[int, int, int, bool]]:
+        """Where each line begins and ends, the place of the request that it answers, and whether that is so still."""
         start, number = 0, 0
         while line := file.readline(_LARGEST_LINE):
             number += 1
             end = start + len(line)
             # Without its end it was being written when the run ended.
-            whole = line.endswith(b"\n")
-            yield start, end, self._place(number, line) if whole else None
+            yield start, end, *(self._answered(number, line) if line.endswith(b"\n") else (-1, False))
             start = end
 
-    def _place(self, number: int, line: bytes) -> int | None:
+    def _answered(self, number: int, line: bytes) -> tuple[int, bool]:
         try:
             value = read_json(line, most=_LARGEST_LINE)
         except JsonError:
@@ -145,11 +142,10 @@ class Output:
             )
         if ours.get("request") != self._lines.digests[place]:
             self.changed += 1
-            return None
-        if not isinstance(response, dict) or response.get("status_code") != 200:
-            self.failed += 1
-            return None
-        return place
+            return place, False
+        good = isinstance(response, dict) and response.get("status_code") == 200
+        self.failed += not good
+        return place, good
 
     def _replace(self, file: BufferedReader, spans: Sequence[tuple[int, int]]) -> None:
         """The file holds these pieces of it alone, in this order."""
@@ -185,8 +181,10 @@ def _pieces(file: BufferedReader, spans: Iterable[tuple[int, int]]) -> Iterator[
 def opened(path: Path, lines: Lines, run: str) -> Iterator[Output]:
     """Raises `OutputError`: it is of another run, no such file can be, or another run writes it."""
     shown = one_line(str(path), 200)
-    lock = FileLock(f"{path}.lock")
     try:
+        # The lock would make the folder.
+        os.stat(path.parent)
+        lock = FileLock(f"{path}.lock")
         lock.acquire(timeout=0)
     except Timeout:
         raise OutputError(f"{shown}: another run writes it; wait for its end, or name another file with -o") from None

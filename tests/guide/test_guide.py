@@ -28,6 +28,7 @@ from exlchat.cli.personas import build_parser as personas_parser
 from exlchat.cli.presets import build_parser as presets_parser
 from exlchat.cli.pull import build_parser as pull_parser
 from exlchat.cli.remotes import build_parser as remotes_parser
+from exlchat.cli.run.command import build_parser as run_parser
 from exlchat.cli.serve.command import build_parser as serve_parser
 from exlchat.cli.sessions.command import build_parser as sessions_parser
 from exlchat.cli.templates.command import build_parser as template_parser
@@ -53,6 +54,7 @@ PARSERS = {
     "presets": presets_parser,
     "pull": pull_parser,
     "remotes": remotes_parser,
+    "run": run_parser,
     "serve": serve_parser,
     "sessions": sessions_parser,
     "template": template_parser,

@@ -305,7 +305,8 @@ def test_a_message_that_could_be_one_of_several_models_is_asked_about_in_one_lin
 
 def test_commands_of_other_programs_work_or_say_what_does_it_here() -> None:
     assert run("list", "--json").stdout == run("models", "--json").stdout
-    assert run("run", "--help").stdout == run("chat", "--help").stdout == run("--help").stdout
+    assert run("chat", "--help").stdout == run("--help").stdout
+    assert "as `ollama run` has it" in run("run", "--help").stdout
     for command, said in (
         ("rm", "exlchat models says where it lies"),
         ("ls", "exlchat models lists"),
