@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from exlchat import paths
-from exlchat.chat.personas import png, zip_members
-from exlchat.chat.personas.card import KEPT
+from exlchat.chat.personas import png
 from exlchat.chat.personas.card_writing import CARD_FILES, CardFile, Exported, card_file
-from exlchat.chat.personas.files import ImportedPersona, file_bytes, read_file, read_kept_files, read_lorebook
+from exlchat.chat.personas.files import file_bytes, read_file, read_kept_files, read_lorebook
 from exlchat.chat.personas.frozen import FrozenPersona, freeze
-from exlchat.chat.personas.persona import Persona, PersonaError
+from exlchat.chat.personas.keeping import free_place, keep_persona
+from exlchat.chat.personas.persona import PersonaError
 from exlchat.chat.personas.registry import (
     PERSONAS,
     PersonaEntry,
@@ -25,7 +25,7 @@ from exlchat.chat.personas.registry import (
     persona_id,
     picture_beside,
 )
-from exlchat.chat.personas.toml_file import parse_persona, read_persona, table_of_persona, write_text
+from exlchat.chat.personas.toml_file import parse_persona, table_of_persona, write_text
 from exlchat.chat.personas.zip_members import Member
 from exlchat.chat.registry import is_id
 from exlchat.cli.options import some_text
@@ -197,7 +197,7 @@ def _described(one: PersonaEntry, frozen: FrozenPersona) -> list[str]:
 def _new(name: str, base: str | None) -> ExitCode:
     ident = name if is_id(name) and name == name.strip() and " " not in name else persona_id(name)
     one = None if base is None else PERSONAS.find(base)
-    target = _free_place(ident, with_picture=one is not None and one.picture is not None)
+    target = free_place(ident, with_picture=one is not None and one.picture is not None)
     if one is None:
         text = _NEW.format(name=json.dumps(one_line(name, 80), ensure_ascii=False))
         parse_persona(text, str(target))
@@ -220,7 +220,7 @@ def _import(parser: argparse.ArgumentParser, typed: argparse.Namespace, lines: E
                 book, about = read_lorebook(typed.lorebook)
                 persona = replace(imported.persona, lorebook=book)
                 imported = replace(imported, persona=persona, notices=(*imported.notices, *about))
-            target, removed = _keep(imported, typed.name, force=typed.force)
+            target, removed = keep_persona(imported, typed.name, force=typed.force)
         except PersonaError as error:
             lines.say(str(error))
             code = ExitCode.ERROR
@@ -261,61 +261,6 @@ def _card_kind(file: Path) -> str | None:
     """What kind of file an export writes, by the ending; `None` for one that is not known."""
     ending = file.suffix.lower().removeprefix(".")
     return ending if ending in CARD_FILES else None
-
-
-def _keep(imported: ImportedPersona, name: str | None, *, force: bool) -> tuple[Path, tuple[str, ...]]:
-    """Write the persona into the user's folder, its picture and files beside it.
-
-    Args:
-        imported: what a file held.
-        name: to keep it under; `None` takes the persona's own.
-        force: replace a persona of the same name, and what belonged to its card.
-
-    Returns:
-        The persona's file, and a line if something that belonged to the card before was removed.
-
-    Raises:
-        PersonaError: something is there already.
-        FolderError: nothing can be written there.
-    """
-    ident = persona_id(imported.persona.name if name is None else name)
-    target = _place(ident) if force else _free_place(ident, with_picture=imported.picture is not None)
-    text = write_text(imported.persona)
-    # What cannot be read again is not written over anything.
-    parse_persona(text, str(target))
-    beside = {
-        picture_beside(target): imported.picture,
-        files_beside(target): zip_members.write(imported.files) if imported.files else None,
-    }
-    stale = [] if _same_card(target, imported.persona) else [path for path, data in beside.items() if data is None]
-    removed = [path for path in stale if force and path.is_file()]
-    # The persona comes last: should this break off, no persona is without what belongs to it.
-    for path, data in beside.items():
-        if data is not None:
-            paths.atomic_write_bytes(path, data)
-    paths.atomic_write(target, text)
-    for path in removed:
-        path.unlink(missing_ok=True)
-    names = " and ".join(path.name for path in removed)
-    return target, (f"{target.stem}: {names} of the card before it removed",) if removed else ()
-
-
-def _free_place(ident: str, *, with_picture: bool = False) -> Path:
-    """The file of a new persona.
-
-    Args:
-        ident: of the persona.
-        with_picture: whether a picture is going to lie beside it.
-
-    Raises:
-        PersonaError: the persona is there already, or files that would pass for those of its card.
-    """
-    target = _place(ident)
-    taken = [target, files_beside(target), *([picture_beside(target)] if with_picture else [])]
-    for path in taken:
-        if path.exists():
-            raise PersonaError(f"{path} is there already; choose another name, or replace it with import --force")
-    return target
 
 
 def _copy_beside(one: PersonaEntry, target: Path) -> None:
@@ -359,19 +304,6 @@ def _kept_files(path: Path) -> tuple[tuple[Member, ...], tuple[str, ...]]:
         return read_kept_files(path)
     except PersonaError as error:
         raise PersonaError(f"{error}; import the card again with --force, or take that file away") from None
-
-
-def _place(ident: str) -> Path:
-    return paths.folders().personas / f"{ident}.toml"
-
-
-def _same_card(target: Path, persona: Persona) -> bool:
-    """Whether the persona that is replaced keeps the same card, so that what came with that belongs to both."""
-    try:
-        before = read_persona(target).foreign.get(KEPT) if target.is_file() else None
-    except PersonaError:
-        return False
-    return before is not None and before == persona.foreign.get(KEPT)
 
 
 def _picture(path: Path) -> bytes:

@@ -126,6 +126,11 @@ def told(app: ChatApp) -> str:
     return "\n".join(one.message for one in app._notifications)
 
 
+def said(app: ChatApp) -> list[str]:
+    """All that the program has said, newest first; what can be read already is not shown again."""
+    return [line for _, line in app.services.log.rows()]
+
+
 async def say(pilot: Pilot[int], text: str) -> None:
     """Type a message at once and send it."""
     chat = chat_app(pilot)

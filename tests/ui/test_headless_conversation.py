@@ -143,7 +143,7 @@ def test_continue_goes_on_with_an_edited_answer(
 def test_continue_of_an_answer_that_ended_is_refused_before_a_model_is_loaded(
     ask: Any, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("exlchat.ui.headless.ask.load_wanted", None)
+    monkeypatch.setattr("exlchat.ui.headless.ask.engine_for", None)
     ident = store.create_conversation().id
     asked = store.add_message(ident, "user", "first")
     begun = store.begin_answer(ident, asked.id)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 SIZE = (88, 28)
 _README_SIZE = (120, 30)
 _LINE_SIZE = (88, 16)
+_WITH_SIDEBAR = 120
+"""Columns from which on a review shows the list of conversations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +39,13 @@ class Picture:
         file: its name in `docs`, without the ending.
         title: what stands in the bar of its window.
         rows: makes what is to be seen.
+        at: the same in another size and theme; `None` where it has neither.
     """
 
     file: str
     title: str
     rows: Callable[[], Coroutine[None, None, tuple[Row, ...]]]
+    at: Callable[[tuple[int, int], str], Coroutine[None, None, tuple[Row, ...]]] | None = None
 
 
 PICTURES: dict[str, Picture] = {}
@@ -60,12 +64,17 @@ def picture(
     """Have a scene taken as a picture, `picture-NAME` if it is not to be another `file`."""
 
     def take(scene: Callable[[Stage], Awaitable[None]]) -> Callable[[Stage], Awaitable[None]]:
+        async def at(size: tuple[int, int], theme: str) -> tuple[Row, ...]:
+            async with stage(size, theme=theme, sidebar=sidebar or size[0] >= _WITH_SIDEBAR) as there:
+                await scene(there)
+                return await there.settled()
+
         async def rows() -> tuple[Row, ...]:
             async with stage(size, theme=theme, sidebar=sidebar) as there:
                 await scene(there)
                 return await there.settled()
 
-        PICTURES[name] = Picture(file or f"picture-{name}", title, rows)
+        PICTURES[name] = Picture(file or f"picture-{name}", title, rows, at)
         return scene
 
     return take

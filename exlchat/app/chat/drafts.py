@@ -22,14 +22,19 @@ _LARGEST = 64_000_000
 
 
 class Drafts:
-    """Texts by conversation, written at each change. A broken file counts as an empty one."""
+    """Texts by conversation, written at each change. A broken file counts as an empty one.
+
+    A conversation has one draft, whichever window it was typed in.
+    """
 
     def __init__(self, store: ConversationStore, path: Path | None) -> None:
         """`path` is of the file for the conversation that does not exist yet; `None` keeps that in memory only."""
         self._store = store
         self._path = path
         texts = {} if path is None else _read(path)
-        self._new = self._on_disk = texts.pop(_NEW, "")
+        self._new = texts.pop(_NEW, "")
+        self._seen: dict[str | None, str] = {None: self._new}
+        """By conversation, what is on disk as far as this window knows."""
         self._take_over(texts)
 
     def get(self, conversation_id: str | None) -> str:
@@ -38,10 +43,20 @@ class Drafts:
         Raises:
             StoreError: the database cannot be read.
         """
-        return self._new if conversation_id is None else self._store.draft(conversation_id)
+        if conversation_id is None:
+            return self._new
+        self._seen[conversation_id] = draft = self._store.draft(conversation_id)
+        return draft
 
-    def put(self, conversation_id: str | None, queued: Sequence[str], text: str) -> None:
+    def seen(self, conversation_id: str) -> str:
+        """The draft of a conversation as it was last read or written here."""
+        return self._seen.get(conversation_id, "")
+
+    def put(self, conversation_id: str | None, queued: Sequence[str], text: str) -> str:
         """Keep prompts that wait and the text of the composer as one draft; nothing of both forgets it.
+
+        Returns:
+            What another window had left there and this one has never seen; empty where there was no such thing.
 
         Raises:
             FolderError: the file cannot be written; the draft is kept in memory.
@@ -49,18 +64,26 @@ class Drafts:
         """
         draft = "\n\n".join(part for part in (*queued, text) if part.strip())
         if conversation_id is not None:
-            if draft != self._store.draft(conversation_id):
+            there = self._store.draft(conversation_id)
+            unseen = self._unseen(conversation_id, there, draft)
+            if draft != there:
                 self._store.keep_draft(conversation_id, draft)
-            return
+            self._seen[conversation_id] = draft
+            return unseen
         self._new = draft
-        if draft != self._on_disk:
-            self._write_new()
+        return self._write_new() if draft != self._seen[None] else ""
 
-    def _write_new(self) -> None:
-        if self._path is not None:
-            texts = {_NEW: self._new} if self._new else {}
-            paths.atomic_write(self._path, json.dumps(texts, ensure_ascii=False, indent=1) + "\n")
-            self._on_disk = self._new
+    def _unseen(self, conversation_id: str | None, there: str, draft: str) -> str:
+        return "" if there in (draft, self._seen.get(conversation_id, "")) else there
+
+    def _write_new(self) -> str:
+        if self._path is None:
+            return ""
+        unseen = self._unseen(None, _read(self._path).get(_NEW, ""), self._new)
+        texts = {_NEW: self._new} if self._new else {}
+        paths.atomic_write(self._path, json.dumps(texts, ensure_ascii=False, indent=1) + "\n")
+        self._seen[None] = self._new
+        return unseen
 
     def _take_over(self, texts: dict[str, str]) -> None:
         """Drafts of conversations lay in the file once. One that cannot be moved stays there, for another start."""

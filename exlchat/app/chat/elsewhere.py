@@ -46,6 +46,8 @@ class Elsewhere:
                 return None
             self._changed = False
             line = self._told()
+            if self._deleted is None:
+                view.unsent.hear()
         except StoreError as error:
             line = str(error)
         view.refresh_around()
@@ -77,6 +79,7 @@ class Elsewhere:
         after = session.branch
         if after == before and session.places == places:
             return None
+        view.show_figures()
         if _ids(after[: len(before)]) != _ids(before):
             view.show_branch()
             return _ANOTHER

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from exlchat.app.chat.session import NotPossibleError
+from exlchat.chat.plain_text import Excerpt, plain
 from exlchat.chat.store.search import SearchHit
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from exlchat.chat.model import ConversationSummary
     from exlchat.chat.store.conversations import ConversationStore
@@ -20,14 +21,6 @@ if TYPE_CHECKING:
 _BEFORE = 24
 """Cells of an excerpt before the first mark: what comes behind it says more."""
 _LISTED = 100_000
-
-# Underscores are text here, as in the transcript.
-_MARKDOWN = re.compile(
-    r"(?:(?<=\s)|^)#{1,6} |`{3,}[\w+-]*|`+|~~|(?<!\w)\*{2,3}|\*{2,3}(?!\w)"
-    r"|(?<![\w*(])\*(?=\w[^*]*\*(?!\w))|(?<=\w)\*(?![\w*])|\|?:?-{3,}:?\|?"
-    r"|!?\[(?=[^\]\n]*\]\()|\]\([^)\s…]*(?:\)|(?=…|$))|(?:(?<=\s)|^)[-*+] \[[ xX]\] |</?think>"
-)
-"""What is a mark of Markdown, not a word; a link may be cut within its address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +104,13 @@ def search(store: ConversationStore, typed: str, limit: int) -> list[SearchHit]:
     else:
         hits = store.search(asked.words, limit)
     inside = {hit.conversation_id for hit in hits if hit.message_id is not None}
-    return [hit for hit in hits if hit.message_id is not None or hit.conversation_id not in inside]
+    hits = [hit for hit in hits if hit.message_id is not None or hit.conversation_id not in inside]
+    if not asked.words:
+        return hits
+    # Its best message may have come behind all these titles.
+    titles = [hit.conversation_id for hit in hits if hit.message_id is None]
+    messages = {hit.conversation_id: hit for hit in store.search_inside(asked.words, titles)}
+    return [hit if hit.message_id is not None else messages.get(hit.conversation_id, hit) for hit in hits]
 
 
 def _conversations(store: ConversationStore) -> Iterable[ConversationSummary]:
@@ -123,30 +122,6 @@ def _as_hit(one: ConversationSummary) -> SearchHit:
     many = "1 message" if one.message_count == 1 else f"{one.message_count} messages"
     tags = "".join(f" #{tag}" for tag in one.tags)
     return SearchHit(one.id, one.title, None, None, one.updated_at, f"{many}{tags}", (), 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Excerpt:
-    """Plain text, and the parts of it that were found, as offsets of their beginnings and ends."""
-
-    text: str
-    marks: tuple[tuple[int, int], ...] = ()
-
-
-def plain(text: str, marks: Sequence[tuple[int, int]] = ()) -> Excerpt:
-    """One line of Markdown without its marks; `marks` move with the text."""
-    pieces, places, last, taken = [], [], 0, 0
-    for found in _MARKDOWN.finditer(text):
-        pieces.append(text[last : found.start()])
-        last = found.end()
-        taken += last - found.start()
-        places.append((last, taken))
-    shown = "".join((*pieces, text[last:]))
-
-    def moved(at: int) -> int:
-        return at - max((gone for end, gone in places if end <= at), default=0)
-
-    return Excerpt(shown, tuple((moved(first), max(moved(end), moved(first))) for first, end in marks))
 
 
 def excerpt(hit: SearchHit, room: int) -> Excerpt:

@@ -45,7 +45,7 @@ def gather(session: ChatSession, group: Group) -> None:
     session.unkept.save()
     scene = (session.system_prompt or "") if session.persona is None else ""
     session.gather(group, scene)
-    session.deleted_last = False
+    session.list_history.is_newest = False
 
 
 def end(session: ChatSession) -> None:
@@ -54,7 +54,7 @@ def end(session: ChatSession) -> None:
     group_here(session)
     session.store.add_message(session.require_open(), "system", session.system_prompt or "", change="group")
     session.reload()
-    session.deleted_last = False
+    session.list_history.is_newest = False
 
 
 def speak(session: ChatSession, names: Sequence[str]) -> None:

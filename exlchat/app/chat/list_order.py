@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from exlchat.chat.store.database import StoreError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from exlchat.chat.model import ConversationSummary
 
+MOST_TAGS: Final = 100
 FOLDER_MARK: Final = "/"
 """A tag that ends so is the folder of a conversation, which has one at most."""
 ASKED: Final = "asked"
@@ -23,6 +26,19 @@ def in_order(summaries: Iterable[ConversationSummary]) -> list[ConversationSumma
 def folder_of(tags: Sequence[str]) -> str:
     """The folder among the tags of a conversation; empty if it lies in none."""
     return next((tag[:-1] for tag in tags if tag.endswith(FOLDER_MARK)), "")
+
+
+def tags_after(there: Iterable[str], new: Iterable[str], gone: Iterable[str]) -> list[str]:
+    """The tags of a conversation when some have been added and others taken away.
+
+    Raises:
+        StoreError: they would become too many; that they are too many is no reason not to take some away.
+    """
+    before = set(there)
+    tags = (before - set(gone)) | set(new)
+    if len(tags) > MOST_TAGS and tags - before:
+        raise StoreError(f"a conversation has {MOST_TAGS} tags at most; this one would have {len(tags):,}")
+    return sorted(tags)
 
 
 def _place(summary: ConversationSummary) -> tuple[int, str]:

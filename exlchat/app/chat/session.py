@@ -6,9 +6,11 @@ Every method belongs to one thread, the one that owns the screen; the engine thr
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from exlchat.app.chat.answering import can_go_on
+from exlchat.app.chat.list_history import ListChange, ListHistory
 from exlchat.app.chat.open_conversation import OpenConversation
 from exlchat.app.chat.own_settings import spoken_to
 from exlchat.app.chat.under_way import UnderWay
@@ -18,6 +20,7 @@ from exlchat.app.runtime.requests import Questions, several_job, title_job, turn
 from exlchat.chat.speaking import choose_line
 from exlchat.chat.store.conversations import StoreError
 from exlchat.chat.turn_events import AnswerClosed, AnswerStarted, OneAnswer, TitleMade
+from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
 _ASKED = ("constraint", "logit_bias", "banned_tokens", "dry_breakers")
 """What can be said that not every model can do."""
+_TITLE_CELLS = 60
 
 
 class NotPossibleError(Exception):
@@ -65,9 +69,8 @@ class ChatSession(OpenConversation):
         self.questions = Questions(store, jobs)
         self._jobs = jobs
         self._under_way = UnderWay(jobs)
-        self._deleted: list[list[tuple[str, str]]] = []
-        self.deleted_last = False
-        """Whether a conversation was deleted after everything else that can be undone."""
+        self.list_history = ListHistory()
+        """What was done to the list of conversations."""
         self.titles = titles
         self.on_refused: Callable[[str], None] = lambda _: None
         """Is told why the model cannot answer as was asked, when it has seen that, in one line."""
@@ -92,11 +95,6 @@ class ChatSession(OpenConversation):
         """Whether an answer is written or waits, in whichever conversation."""
         return bool(self._under_way)
 
-    @property
-    def can_undo_delete(self) -> bool:
-        """Whether something was deleted in this run."""
-        return bool(self._deleted)
-
     def open(self, conversation_id: str) -> Conversation:
         conversation = super().open(conversation_id)
         if (problem := self.spoken.problem) and (conversation_id, problem) not in self._problems_told:
@@ -112,7 +110,7 @@ class ChatSession(OpenConversation):
         Returns:
             The titles of those that are gone, and in one line why others are not; empty if all are.
         """
-        gone: list[tuple[str, str]] = []
+        gone: dict[str, str] = {}
         problem = ""
         for ident in conversation_ids:
             try:
@@ -121,27 +119,17 @@ class ChatSession(OpenConversation):
             except StoreError as error:
                 problem = str(error)
                 continue
-            gone.append((ident, title))
+            gone[ident] = title
             self._under_way.drop(ident)
         if gone:
-            self._deleted.append(gone)
-            self.deleted_last = True
-        if self.conversation_id in [ident for ident, _ in gone]:
+            back = [partial(self.store.undo_delete, ident) for ident in gone]
+            (*_, last) = gone
+            alone = f"“{one_line(gone[last], _TITLE_CELLS)}” is back"
+            told = alone if len(gone) == 1 else f"{len(gone)} conversations are back"
+            self.list_history.add(ListChange(back, told, opens=last))
+        if self.conversation_id in gone:
             self.start_new()
-        return [title for _, title in gone], problem
-
-    def undo_delete(self) -> list[tuple[str, str]]:
-        """Bring back what was deleted last: ids and titles.
-
-        Raises:
-            NotPossibleError: nothing was deleted.
-        """
-        if not self._deleted:
-            raise NotPossibleError("nothing was deleted since the start")
-        for ident, _ in self._deleted[-1]:
-            self.store.undo_delete(ident)
-        self.deleted_last = False
-        return self._deleted.pop()
+        return list(gone.values()), problem
 
     # How answers are wanted
 
@@ -212,7 +200,7 @@ class ChatSession(OpenConversation):
             persona = None if group is None else group.as_json()
             self.store.add_message(self.conversation.id, "system", text, persona=persona, change="system prompt")
             self.reload()
-            self.deleted_last = False
+            self.list_history.is_newest = False
 
     def let_speak(self, persona: FrozenPersona) -> None:
         """Have a persona speak in the open conversation, with its format and its way of answering, from here on.
@@ -247,7 +235,7 @@ class ChatSession(OpenConversation):
                 change="persona",
             )
             self.reload()
-            self.deleted_last = False
+            self.list_history.is_newest = False
         else:
             self._new_persona, self._new_system, self._new_own = persona, persona.system_text, own
         self._overrule(decided)
@@ -480,7 +468,7 @@ class ChatSession(OpenConversation):
         """
         self.require_quiet()
         self.unkept.save()
-        self.deleted_last = False
+        self.list_history.is_newest = False
         self._submit(self.require_open(), prompt=None, continue_from=message_id, beginning=beginning)
 
     def under_way_in(self, conversation_id: str) -> PendingAnswer | None:

@@ -41,7 +41,7 @@ def edit(session: ChatSession, message_id: str, text: str) -> Message:
     The thoughts before an answer stay as they are.
     """
     session.require_quiet()
-    old = _on_branch(session, message_id)
+    old = _in_conversation(session, message_id)
     whole = old.text[: answer_parts(old).start] + text
     if whole == old.text:
         raise NotPossibleError("nothing was changed; the message stays as it is")
@@ -138,7 +138,7 @@ def branch_off(session: ChatSession, message_id: str) -> None:
     session.require_quiet()
     session.unkept.save()
     session.open(session.store.branch_off(message_id).id)
-    session.deleted_last = False
+    session.list_history.is_newest = False
 
 
 def delete_from(session: ChatSession, message_id: str) -> None:
@@ -190,7 +190,16 @@ def redo(session: ChatSession) -> Change:
 
 def _changed(session: ChatSession) -> None:
     session.reload()
-    session.deleted_last = False
+    session.list_history.is_newest = False
+
+
+def _in_conversation(session: ChatSession, message_id: str) -> Message:
+    """Another window may have gone to another branch meanwhile."""
+    there = session.store.read_tree(session.require_open()).messages
+    found = next((one for one in (*session.branch, *there) if one.id == message_id), None)
+    if found is None or found.deleted:
+        raise NotPossibleError("this message has been deleted; Esc leaves it, and ↑ brings back what you typed")
+    return found
 
 
 def _on_branch(session: ChatSession, message_id: str) -> Message:

@@ -40,16 +40,21 @@ def tree_lines(messages: Sequence[Message], *, cells: int = 60) -> list[TreeLine
         if not one.deleted:
             children.setdefault(one.parent_id, []).append(one)
     lines: list[TreeLine] = []
-    waiting = [(one, 0, "", "") for one in reversed(children.get(None, []))]
+    waiting = _below(children.get(None, []), 0, "")
     while waiting:
         one, depth, to_it, past_it = waiting.pop()
         lines.append(TreeLine(one, min(depth, _DEEPEST), one_line(answer_parts(one).answer, cells), to_it))
-        below = children.get(one.id, [])
-        if len(below) <= 1 or depth >= _DEEPEST:
-            waiting += [(child, depth + (len(below) > 1), past_it, past_it) for child in reversed(below)]
-            continue
-        for child in reversed(below):
-            last = child is below[-1]
-            corner, rail = ("└─", "  ") if last else ("├─", "│ ")
-            waiting.append((child, depth + 1, f"{past_it}{corner}", f"{past_it}{rail}"))
+        waiting += _below(children.get(one.id, []), depth, past_it)
     return lines
+
+
+def _below(messages: Sequence[Message], depth: int, rails: str) -> list[tuple[Message, int, str, str]]:
+    """Messages that follow one, the last of them first: their depth, the lines that lead to them, and those past them.
+
+    Args:
+        depth, rails: of the one that they follow.
+    """
+    if len(messages) <= 1 or depth >= _DEEPEST:
+        return [(one, depth + (len(messages) > 1), rails, rails) for one in reversed(messages)]
+    found = [(one, depth + 1, f"{rails}├─", f"{rails}│ ") for one in messages[:-1]]
+    return [(messages[-1], depth + 1, f"{rails}└─", f"{rails}  "), *reversed(found)]

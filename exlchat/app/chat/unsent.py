@@ -27,18 +27,23 @@ class Unsent:
         drafts: Drafts,
         *,
         typed: Callable[[], str | None],
+        show: Callable[[str], None],
         later: Later,
         warn: Callable[[str], None],
+        remember: Callable[[str], object],
     ) -> None:
-        """`typed` says what is typed now, `None` before one can type.
+        """`typed` says what is typed now, `None` before one can type; `show` puts another text there, and `remember`
+        has what was typed in another window be brought back as what was typed before is.
 
         `later` calls after some seconds, unless what it returns is called before.
         """
         self._session = session
         self._drafts = drafts
         self._typed = typed
+        self._show = show
         self._later = later
         self._warn = warn
+        self._remember = remember
         self._texts: dict[str | None, str] = {}
         self._not_yet: Callable[[], None] | None = None
         self._warned_of: str | None = None
@@ -54,6 +59,23 @@ class Unsent:
         except StoreError as error:
             self._warn(str(error))
             return ""
+
+    def hear(self) -> None:
+        """Another program has written: where nothing was typed here since, what is typed there is shown."""
+        draft_id = self._session.draft_id
+        if draft_id is None or self._session.waiting_prompts(draft_id):
+            return
+        typed, seen = self._typed(), self._drafts.seen(draft_id)
+        if typed is None or typed != seen:
+            return
+        try:
+            there = self._drafts.get(draft_id)
+        except StoreError:
+            # Who looks at the conversation itself says so.
+            return
+        if there != seen:
+            self._texts[draft_id] = there
+            self._show(there)
 
     def keep_soon(self) -> None:
         if self._not_yet is None:
@@ -85,7 +107,7 @@ class Unsent:
 
     def _put(self, conversation_id: str | None, queued: Sequence[str], text: str) -> str | None:
         try:
-            self._drafts.put(conversation_id, queued, text)
+            unseen = self._drafts.put(conversation_id, queued, text)
         except (FolderError, StoreError) as error:
             # Somebody who goes on typing has read it.
             if self._warned_of != str(error):
@@ -93,4 +115,6 @@ class Unsent:
                 self._warn(self._warned_of)
             return str(error)
         self._warned_of = None
+        if unseen.strip():
+            self._remember(unseen)
         return None

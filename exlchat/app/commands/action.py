@@ -39,7 +39,7 @@ class Situation:
     has_answer: bool = False
     can_retry: bool = False
     answer_was_cut: bool = False
-    can_undo_delete: bool = False
+    can_undo_in_list: bool = False
 
 
 def _always(_: Situation) -> bool:

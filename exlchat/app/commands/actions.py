@@ -107,7 +107,7 @@ def situation_of(session: ChatSession) -> Situation:
         has_answer=session.last_answer is not None,
         can_retry=last is not None,
         answer_was_cut=session.can_continue,
-        can_undo_delete=session.can_undo_delete,
+        can_undo_in_list=bool(session.list_history),
     )
 
 

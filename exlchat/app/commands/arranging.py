@@ -6,7 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from exlchat import paths
-from exlchat.app.chat.list_order import FOLDER_MARK, folder_of
+from exlchat.app.chat.list_history import ListChange
+from exlchat.app.chat.list_order import FOLDER_MARK, MOST_TAGS, folder_of, tags_after
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands import action
 from exlchat.chat.store.conversations import StoreError
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from exlchat.app.view import View
+    from exlchat.chat.model import ConversationSummary
 
 command = partial(action.command, topic="Conversations")
 
-MOST_TAGS = 100
+PICTURES = (".png", ".charx", ".webp", ".jpg", ".jpeg")
+"""Files of these cannot be anything but cards."""
 _TITLE_CELLS = 60
 
 
@@ -94,7 +97,7 @@ command("archived", "Archived conversations", "List what is in the archive, and 
 @command(
     "import",
     "Import conversations",
-    "Read the conversations of a FILE: of exlchat, ChatGPT, claude.ai, Open WebUI, SillyTavern and others.",
+    "Read the conversations of a FILE (of exlchat, ChatGPT, claude.ai, SillyTavern and others), or a character card.",
     "/import",
     "FILE",
     is_typed=True,
@@ -104,12 +107,21 @@ def import_conversations(view: View, name: str) -> None:
         raise NotPossibleError("/import needs FILE, such as /import conversations.json")
     # No start needs them.
     from exlchat.app.chat.importing_files import import_file
+    from exlchat.app.commands.speaking import card_from, keep_card
     from exlchat.chat.exchange.limits import ExchangeError
+    from exlchat.chat.personas.persona import PersonaError
 
+    path = paths.expanded(name)
     try:
-        imported = import_file(paths.expanded(name), view.session.store, lambda line: view.tell(line, warning=True))
+        imported = import_file(path, view.session.store, lambda line: view.tell(line, warning=True))
     except ExchangeError as error:
-        raise NotPossibleError(str(error)) from None
+        try:
+            card = card_from(path)
+        except PersonaError as no_card:
+            raise NotPossibleError(str(no_card if path.suffix.lower() in PICTURES else error)) from None
+        ident = keep_card(view, card)
+        view.tell(f"{one_line(card.persona.name, 40)} is among the personas now; /persona {ident} has it speak")
+        return
     if len(imported.ids) == 1:
         view.open_conversation(imported.ids[0])
     else:
@@ -128,14 +140,13 @@ def tag_all(view: View, idents: Sequence[str], typed: str) -> None:
     if len(new) > MOST_TAGS:
         raise NotPossibleError(f"a conversation has {MOST_TAGS} tags at most; these are {len(new):,}")
     store = view.session.store
-
-    def change(ident: str) -> None:
-        tags = (set(store.tags(ident)) - gone) | new
-        if len(tags) > MOST_TAGS:
-            raise StoreError(f"a conversation has {MOST_TAGS} tags at most; this one would have {len(tags):,}")
-        store.set_tags(ident, sorted(tags))
-
-    done = _each(view, idents, change)
+    done = _each(
+        view,
+        idents,
+        lambda ident: store.set_tags(ident, tags_after(store.tags(ident), new, gone)),
+        lambda ident: partial(store.set_tags, ident, store.tags(ident)),
+        "Tags",
+    )
     if done == 1 and len(idents) == 1:
         view.tell(_tags(store.tags(idents[0])) or "No tags any more")
     elif done:
@@ -151,17 +162,35 @@ def file_all(view: View, idents: Sequence[str], name: str) -> None:
         kept = [one for one in store.tags(ident) if not one.endswith(FOLDER_MARK)]
         store.set_tags(ident, [*kept, f"{wanted}{FOLDER_MARK}"] if wanted else kept)
 
-    if done := _each(view, idents, change):
+    if done := _each(view, idents, change, lambda ident: partial(store.set_tags, ident, store.tags(ident)), "Folders"):
         view.tell(f"{_many(done)} in the folder {wanted}" if wanted else f"{_many(done)} in no folder any more")
 
 
 def pin_all(view: View, idents: Sequence[str], *, pinned: bool) -> None:
-    if done := _each(view, idents, lambda ident: view.session.store.pin_conversation(ident, pinned)):
+    store = view.session.store
+    before = _those(view, lambda one: one.pinned)
+    done = _each(
+        view,
+        idents,
+        lambda ident: store.pin_conversation(ident, pinned),
+        lambda ident: partial(store.pin_conversation, ident, ident in before),
+        "Places",
+    )
+    if done:
         view.tell(f"{_many(done)} {'at the head of the list' if pinned else 'back in the order of days'}")
 
 
 def archive_all(view: View, idents: Sequence[str], *, archived: bool) -> None:
-    if done := _each(view, idents, lambda ident: view.session.store.archive(ident, archived)):
+    store = view.session.store
+    before = _those(view, lambda one: one.archived)
+    done = _each(
+        view,
+        idents,
+        lambda ident: store.archive(ident, archived),
+        lambda ident: partial(store.archive, ident, ident in before),
+        "Places",
+    )
+    if done:
         view.tell(f"{_many(done)} {'in the archive; /archived lists it' if archived else 'back on the list'}")
 
 
@@ -198,19 +227,38 @@ def delete_all(view: View, idents: Sequence[str]) -> None:
         view.tell(f"Deleted {_many(len(titles))}; /undo brings them back")
 
 
-def _each(view: View, idents: Sequence[str], change: Callable[[str], None]) -> int:
-    """How many could be changed; why others could not is one line."""
-    done, problem = 0, ""
+def _each(
+    view: View,
+    idents: Sequence[str],
+    change: Callable[[str], object],
+    as_before: Callable[[str], Callable[[], object]],
+    what: str,
+) -> int:
+    """How many could be changed; why others could not is one line.
+
+    Args:
+        as_before: asked before the change; has what it gives take that back.
+        what: is as it was when that has been done.
+    """
+    back, problem = [], ""
     for ident in idents:
         try:
+            undo = as_before(ident)
             change(ident)
-            done += 1
+            back.append(undo)
         except StoreError as error:
             problem = str(error)
+    if back:
+        view.session.list_history.add(ListChange(back, f"{what} of {_many(len(back))} are as they were"))
     if problem:
         view.tell(problem, warning=True)
     view.refresh_around()
-    return done
+    return len(back)
+
+
+def _those(view: View, are: Callable[[ConversationSummary], bool]) -> set[str]:
+    store = view.session.store
+    return {one.id for one in (*store.list_conversations(), *store.list_conversations("archived")) if are(one)}
 
 
 def _on(word: str, slash: str) -> bool:

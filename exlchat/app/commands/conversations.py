@@ -221,13 +221,15 @@ def delete(view: View, _: str) -> None:
     delete_all(view, [conversation_id])
 
 
-def undo_delete(view: View) -> None:
-    back = view.session.undo_delete()
-    view.open_conversation(back[-1][0])
-    if len(back) == 1:
-        view.tell(f"“{one_line(back[0][1], TITLE_CELLS)}” is back")
+def undo_in_list(view: View) -> None:
+    change = view.session.list_history.undo()
+    if change is None:
+        raise NotPossibleError("nothing was done to the list since the start")
+    if change.opens is not None:
+        view.open_conversation(change.opens)
     else:
-        view.tell(f"{len(back)} conversations are back")
+        view.refresh_around()
+    view.tell(change.told)
 
 
 command(
@@ -247,7 +249,7 @@ command(
 command(
     "undo-delete",
     "Undo",
-    "Bring back the conversation that was deleted last.",
+    "Take back what was done to the list last: bring back what was deleted, tags as they were.",
     keys=("u",),
     place="sidebar",
     in_palette=False,

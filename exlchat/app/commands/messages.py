@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from exlchat.app.chat import tree_actions
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands import action
-from exlchat.app.commands.conversations import undo_delete
+from exlchat.app.commands.conversations import undo_in_list
 from exlchat.chat.model import newest_record
 from exlchat.untrusted.text import one_line
 
@@ -210,16 +210,16 @@ def cut_from(view: View, message_id: str, *, undone_by: str = "/undo") -> None:
 @command(
     "undo",
     "Undo",
-    "Take back what was done last: an edit, a jump, a pin, a deleted message or conversation.",
+    "Take back what was done last: an edit, a jump, a pin, a deleted message, or what was done to the list.",
     "/undo",
     keys=("u",),
     place="message",
-    when=lambda now: (now.has_messages or now.can_undo_delete) and not now.answering,
+    when=lambda now: (now.has_messages or now.can_undo_in_list) and not now.answering,
     after="delete",
 )
 def undo(view: View, _: str) -> None:
-    if view.session.deleted_last:
-        undo_delete(view)
+    if view.session.list_history.is_newest:
+        undo_in_list(view)
         return
     change = tree_actions.undo(view.session)
     view.show_branch()

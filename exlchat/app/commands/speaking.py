@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from exlchat import paths
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands import action
 from exlchat.app.commands.cache import ask_cost
@@ -17,8 +18,12 @@ from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.app.view import View
+    from exlchat.chat.personas.files import ImportedPersona
 
 command = partial(action.command, topic="Personas and prompt formats")
+
+CARDS = (".png", ".charx", ".json", ".yaml", ".yml", ".md")
+"""Files that a character may be in."""
 
 
 @command(
@@ -47,11 +52,11 @@ def system(view: View, text: str) -> None:
 @command(
     "persona",
     "Persona",
-    "Have a persona speak from here on; without NAME, say who speaks and who there is.",
+    "Have a persona speak from here on, or the character of a card; without NAME, say who speaks and who there is.",
     "/persona",
-    "[NAME]",
+    "[NAME|FILE]",
     keys=("f7",),
-    in_lines="Have a persona speak from here on; without NAME, say who speaks and who there is.",
+    in_lines="Have a persona speak from here on, or the character of a card; without it, say who there is.",
     aliases=("/character", "/char", "/role", "/card"),
 )
 def persona(view: View, name: str) -> None:
@@ -72,6 +77,8 @@ def persona(view: View, name: str) -> None:
         view.note(f"{who}; /persona NAME changes that: {ids}")
         return
     try:
+        if _is_card(name):
+            name = keep_card(view, card_from(paths.expanded(name)))
         chosen = chosen_persona(name, seed=session.generation.seed, user=view.shelf.settings.user_name)
     except PersonaError as error:
         raise NotPossibleError(str(error)) from error
@@ -79,6 +86,45 @@ def persona(view: View, name: str) -> None:
     session.let_speak(chosen)
     show_from(view, before)
     view.tell(f"{one_line(chosen.name)} speaks from here on{_meant_for(view, chosen.model)}")
+
+
+def _is_card(name: str) -> bool:
+    """Whether it is a file, and none that is one of ours."""
+    try:
+        path = paths.expanded(name)
+        return path.suffix.lower() in CARDS and path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def card_from(path: Path) -> ImportedPersona:
+    """Raises `PersonaError`: there is no character in it."""
+    from exlchat.chat.personas.files import read_file
+
+    return read_file(path)
+
+
+def keep_card(view: View, card: ImportedPersona) -> str:
+    """Puts a character among the personas, where it is not there already; its id.
+
+    Raises:
+        NotPossibleError: another one is called so, or it cannot be written.
+    """
+    from exlchat.chat.personas.keeping import keep_persona
+    from exlchat.chat.personas.persona import PersonaError
+    from exlchat.chat.personas.registry import PERSONAS, persona_id
+
+    ident = persona_id(card.persona.name)
+    there = next((one for one in PERSONAS.all().entries if one.id == ident and not one.shipped), None)
+    if there is not None and there.persona == card.persona:
+        return ident
+    try:
+        _, lines = keep_persona(card)
+    except (PersonaError, paths.FolderError) as error:
+        raise NotPossibleError(str(error)) from None
+    for line in (*card.notices, *lines):
+        view.tell(line, warning=True)
+    return ident
 
 
 def show_from(view: View, before: str | None) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from exlchat import paths
 from exlchat.app.chat.group_actions import EVERYBODY
+from exlchat.app.chat.list_order import FOLDER_MARK, folder_of
 from exlchat.app.chat.numbered import about, numbered_back, who_says
 from exlchat.app.chat.tree_lines import tree_lines
 from exlchat.app.commands.actions import BY_NAME
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 _MOST = 200
 _PATH = ("/", "~", "./", "../")
-_FILES = ("save", "schema", "grammar", "import")
+_FILES = ("save", "schema", "grammar", "import", "persona")
 _Read = TypeVar("_Read")
 Offered = tuple[str, str]
 """What can stand there, and a few words on it."""
@@ -61,6 +63,7 @@ class Arguments:
         self._session = session
         self._shelf = shelf
         self._themes = themes
+        self._listed = listed
         self._files = FileNames(Path.cwd())
         counted = dict.fromkeys(
             ("edit", "branch", "cut", "pin", "unpin", "leave-out", "take-in", "copy", "source", "retry"), self._messages
@@ -72,9 +75,11 @@ class Arguments:
             "tree": self._branches,
             "search": hits,
             "compare": lambda: ((str(number), "answers") for number in range(2, MOST_ANSWERS + 1)),
-            "open": lambda: (
-                (str(number), one_line(one.title, 60)) for number, one in enumerate(self._stored(listed), 1)
+            **dict.fromkeys(
+                ("open", "tab"),
+                lambda: ((str(number), one_line(one.title, 60)) for number, one in enumerate(self._stored(listed), 1)),
             ),
+            "folder": self._folders,
             "persona": _personas,
             "speak": lambda: (*self._members(), (EVERYBODY, "one after the other")),
             "note": lambda: (("depth 4", "how many messages stand behind it"), ("-", "takes it away")),
@@ -96,7 +101,13 @@ class Arguments:
         return typed, _matching(self._offered(known.id, typed), typed)
 
     def _offered(self, action_id: str, typed: str) -> Iterable[Offered]:
-        by_words = {"settings": self._settings, "set": self._values, "model": self._models, "group": self._with_persona}
+        by_words = {
+            "tag": self._tags,
+            "settings": self._settings,
+            "set": self._values,
+            "model": self._models,
+            "group": self._with_persona,
+        }
         if (offered := by_words.get(action_id)) is not None:
             return offered(typed)
         match action_id:
@@ -115,6 +126,24 @@ class Arguments:
         for number, message in reversed(numbered_back(self._session.branch)):
             if number:
                 yield str(number), about(message, self._session.places)
+
+    def _tags(self, typed: str) -> Iterator[Offered]:
+        """Behind those that are typed one more: of all there are; behind a minus, of those that the open one has."""
+        before, space, last = typed.rpartition(" ")
+        if last.startswith("-"):
+            ident = self._session.conversation_id
+            here = self._stored(lambda: self._session.store.tags(ident)) if ident is not None else ()
+            yield from ((f"{before}{space}-{tag}", "taken away") for tag in here if not tag.endswith(FOLDER_MARK))
+            return
+        counted = Counter(tag for one in self._stored(self._listed) for tag in one.tags)
+        for tag, many in counted.most_common():
+            if not tag.endswith(FOLDER_MARK):
+                yield f"{before}{space}{tag}", f"on {many}"
+
+    def _folders(self) -> Iterator[Offered]:
+        counted = Counter(folder for one in self._stored(self._listed) if (folder := folder_of(one.tags)))
+        yield from ((folder, f"holds {many}") for folder, many in counted.most_common())
+        yield "-", "out of its folder"
 
     def _members(self) -> Iterator[Offered]:
         group = self._session.spoken.group

@@ -14,7 +14,7 @@ from exlchat.chat.store.branches import Branches
 from exlchat.chat.store.database import LostFileError, StoreError, explained, is_read_only
 from exlchat.chat.store.file import new_id, reads, writes
 from exlchat.chat.store.listing import Listing
-from exlchat.chat.store.search import search
+from exlchat.chat.store.search import search, search_inside
 from exlchat.untrusted.text import storable
 
 __all__ = ["ConversationStore", "LostFileError", "StoreError"]
@@ -49,6 +49,7 @@ class ConversationStore(Branches, Listing):
     alternatives = reads(statements.alternatives)
     conversations_of = reads(statements.conversations_of)
     search = reads(search)
+    search_inside = reads(search_inside)
     read_tree = reads(tree_rows.read_tree)
     keep_summary = writes(statements.keep_summary)
     keep_told = writes(statements.keep_told)

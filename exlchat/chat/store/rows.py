@@ -27,6 +27,7 @@ _FIELDS = tuple(
     {"deleted_at": "deleted", "foreign_json": "foreign"}.get(column.name, column.name) for column in _COLUMNS
 )
 _IDS = _FIELDS.index("token_ids")
+_LONGEST_TITLE = 200
 # Marks and what is JSON are read as what they can be: the message itself matters more.
 _TYPES = tuple(
     column.types if column.kind in ("text", "ids") or column.name == "created_at" else (object,) for column in _COLUMNS
@@ -157,7 +158,10 @@ def unpack_message(row: Sequence[Any]) -> Message:
 
 def shown_title(title: object) -> str:
     """A title as it is listed; of a damaged row none: what can be seen can be mended."""
-    return title if title and isinstance(title, str) else UNTITLED
+    if not title or not isinstance(title, str):
+        return UNTITLED
+    # Another program may have written one of a megabyte.
+    return title if len(title) <= _LONGEST_TITLE else f"{title[: _LONGEST_TITLE - 1]}…"
 
 
 def shown_time(seconds: object) -> float:

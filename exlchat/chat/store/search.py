@@ -6,6 +6,7 @@ import re
 import sqlite3
 import unicodedata
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from exlchat.chat.model import Role
@@ -15,6 +16,7 @@ SNIPPET_WORDS = 16
 MOST_WORDS = 24
 MOST_RANKED = 4000
 """What is found in more places is nearly everywhere: weighing it says little, and takes longer than typing."""
+_AT_ONCE = 500  # values that a statement is given
 _WEIGHTS = "AND search_index.rank MATCH 'bm25(1.0, 0.5, 4.0)'"
 """Of text, thoughts and titles."""
 
@@ -57,20 +59,43 @@ def search(db: sqlite3.Connection, text: str, limit: int = 20) -> list[SearchHit
     many = db.execute(
         "SELECT 1 FROM search_index WHERE search_index MATCH ? LIMIT 1 OFFSET ?", (query, MOST_RANKED)
     ).fetchone()
-    order = "search_index.rowid DESC" if many else "search_index.rank"
+    rank, order = ("0.0", "search_index.rowid DESC") if many else ("search_index.rank", "search_index.rank")
+    return _hits(db, query, rank, f"{'' if many else _WEIGHTS} ORDER BY {order} LIMIT {int(limit)}")
+
+
+def search_inside(db: sqlite3.Connection, text: str, conversation_ids: Sequence[str]) -> list[SearchHit]:
+    """Of each of these conversations that has the words in a message, the message that they fit best."""
+    query = match_query(text)
+    if query is None:
+        return []
+    best: dict[str, tuple[float, int]] = {}
+    for start in range(0, len(conversation_ids), _AT_ONCE):
+        asked = conversation_ids[start : start + _AT_ONCE]
+        for ident, place, rank in db.execute(
+            "SELECT m.conversation_id, search_index.rowid, search_index.rank "
+            "FROM search_index JOIN searchable s ON s.id = search_index.rowid JOIN message m ON m.id = s.message_id "
+            f"WHERE search_index MATCH ? {_WEIGHTS} AND m.deleted_at IS NULL "
+            f"AND m.conversation_id IN ({','.join('?' * len(asked))})",
+            (query, *asked),
+        ):
+            best[ident] = min(best.get(ident, (rank, place)), (rank, place))
+    places = ",".join(str(place) for _, place in best.values())
+    return _hits(db, query, "search_index.rank", f"{_WEIGHTS} AND search_index.rowid IN ({places})")
+
+
+def _hits(db: sqlite3.Connection, query: str, rank: str, narrowed: str) -> list[SearchHit]:
     begin, end = f"\x02{uuid.uuid4().hex}", f"\x03{uuid.uuid4().hex}"
     rows = db.execute(
         "SELECT c.id, c.title, m.id, m.role, coalesce(m.created_at, c.updated_at), "
-        f"snippet(search_index, -1, :begin, :end, '…', :words), {'0.0' if many else 'search_index.rank'} "
+        f"snippet(search_index, -1, :begin, :end, '…', :words), {rank} "
         "FROM search_index JOIN searchable s ON s.id = search_index.rowid "
         "LEFT JOIN message m ON m.id = s.message_id "
         "JOIN conversation c ON c.id = coalesce(m.conversation_id, s.conversation_id) "
-        f"WHERE search_index MATCH :query {'' if many else _WEIGHTS} "
-        f"AND c.deleted_at IS NULL AND m.deleted_at IS NULL ORDER BY {order} LIMIT :limit",
-        {"begin": begin, "end": end, "words": SNIPPET_WORDS, "query": query, "limit": limit},
+        f"WHERE search_index MATCH :query AND c.deleted_at IS NULL AND m.deleted_at IS NULL {narrowed}",
+        {"begin": begin, "end": end, "words": SNIPPET_WORDS, "query": query},
     )
     hits = []
-    for conversation_id, title, message_id, role, created_at, marked, rank in rows:
+    for conversation_id, title, message_id, role, created_at, marked, fits in rows:
         snippet, marks = _unmarked(marked, begin, end)
         hits.append(
             SearchHit(
@@ -81,7 +106,7 @@ def search(db: sqlite3.Connection, text: str, limit: int = 20) -> list[SearchHit
                 shown_time(created_at),
                 snippet,
                 marks,
-                float(rank),
+                float(fits),
             )
         )
     return hits

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from exlchat.chat.model import UNTITLED, AnswerRecord, Conversation, Message, MessageStatus, clean_title
+from exlchat.chat.plain_text import plain
 from exlchat.chat.store.database import MissingRowError
 from exlchat.chat.store.rows import (
     MESSAGE_COLUMNS,
@@ -224,6 +225,13 @@ def recover_answer(db: sqlite3.Connection, message_id: str) -> bool:
 
 
 def automatic_title(db: sqlite3.Connection, conversation_id: str) -> str | None:
+    """The first line that the user said, without marks of Markdown."""
+    line = first_line(db, conversation_id)
+    return line if line is None else plain(line).text.strip() or line
+
+
+def first_line(db: sqlite3.Connection, conversation_id: str) -> str | None:
+    """The same as it was typed, which older versions took."""
     row = db.execute(
         "SELECT text FROM message WHERE conversation_id = ? AND role = 'user' AND deleted_at IS NULL "
         "ORDER BY rowid LIMIT 1",

@@ -12,7 +12,7 @@ from exlchat.chat.store.branches import renamed
 from exlchat.chat.store.database import MissingRowError, RefusedError
 from exlchat.chat.store.file import new_id
 from exlchat.chat.store.rows import pack_object, require_kinds, unpack_object
-from exlchat.chat.store.statements import automatic_title, conversation_messages, put_message
+from exlchat.chat.store.statements import automatic_title, conversation_messages, first_line, put_message
 from exlchat.untrusted.text import one_line, storable
 
 
@@ -83,7 +83,7 @@ def write_tree(db: sqlite3.Connection, tree: ConversationTree, *, now: float) ->
     tip_id = None if tree.tip_id is None else kept[tree.tip_id]
     db.execute("UPDATE conversation SET tip_id = ? WHERE id = ?", (names.get(tip_id or ""), ident))
     automatic = automatic_title(db, ident)
-    if title is None or title == automatic:
+    if title is None or title in (automatic, first_line(db, ident)):
         db.execute(
             "UPDATE conversation SET title = ?, title_by = ? WHERE id = ?",
             (automatic, automatic and "first line", ident),

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from exlchat.app.chat.finding import SHORT, conversation, message
+from exlchat.app.chat.list_order import tags_after
 from exlchat.chat.model import TITLE_LENGTH, clean_title, is_cut
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.ui.terminal.exit_codes import ExitCode
@@ -36,8 +37,8 @@ def run_rename(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
 
 def run_tag(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
     ident = conversation(store, typed.id)
-    there = set(store.tags(ident))
-    store.set_tags(ident, list(there - set(typed.tags) if typed.remove else there | set(typed.tags)))
+    new, gone = ((), typed.tags) if typed.remove else (typed.tags, ())
+    store.set_tags(ident, tags_after(store.tags(ident), new, gone))
     return ExitCode.OK
 
 

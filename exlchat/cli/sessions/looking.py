@@ -21,6 +21,7 @@ from exlchat.ui.terminal.standard_streams import on_terminal, print_json, print_
 from exlchat.untrusted.text import one_line
 
 _LINE = 1000
+_TAGS = 100
 _EMPTY = "The conversation is empty."
 _ALONE = 1, 1
 """The place of a message that has no alternatives."""
@@ -32,9 +33,10 @@ def run_list(store: ConversationStore, typed: argparse.Namespace) -> ExitCode:
         return print_json([asdict(row) for row in rows])
     lines = []
     for row in rows:
-        tags = "".join(f" #{tag}" for tag in row.tags)
+        tags = one_line(" ".join(f"#{tag}" for tag in row.tags), _TAGS)
         mark = "*" if row.pinned else " "
-        lines.append(f"{row.id[:SHORT]} {mark} {day(row.updated_at)} {row.message_count:5}  {row.title}{tags}")
+        line = f"{row.id[:SHORT]} {mark} {day(row.updated_at)} {row.message_count:5}  {row.title} {tags}"
+        lines.append(line.rstrip())
     return print_lines(lines or ["There is no such conversation."])
 
 

@@ -9,6 +9,8 @@ from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.commands.action import attempt
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from exlchat.app.view import View
     from exlchat.ui.line.console import Console
 
@@ -23,9 +25,12 @@ _KEPT: Final = {
 class Editing:
     """Belongs to one chat and runs on its thread. What was typed before comes back afterwards."""
 
-    def __init__(self, view: View, console: Console) -> None:
+    def __init__(self, view: View, console: Console, remember: Callable[[str], object]) -> None:
+        """`remember` is told of a changed message that was not kept, to be brought back as what was typed is."""
         self._view = view
         self._console = console
+        self._remember = remember
+        self._text = ""
         self._message_id: str | None = None
         self._before = ""
         self.what = ""
@@ -51,17 +56,36 @@ class Editing:
         text = tree_actions.text_to_edit(session, message.id)
         if not self.active:
             self._before = self._console.typed()
-        self._message_id, self.what = message.id, _WHAT[message.role]
+        self._message_id, self.what, self._text = message.id, _WHAT[message.role], text
         self._console.begin_edit(text, self.what)
 
     def leave(self) -> bool:
         """Leave the message as it is; whether one was being changed."""
         if not self.active:
             return False
+        self._remember_change()
         self.forget()
         self._console.end_edit(self._before)
         self._view.tell("The message stays as it is")
         return True
+
+    def hear(self, text: str) -> None:
+        """What was typed and not sent was changed in another window."""
+        if self.active:
+            self._before = text
+        else:
+            self._console.set_text(text)
+
+    def end(self) -> None:
+        """Another conversation is shown: nothing is changed any more."""
+        if self.active:
+            self._remember_change()
+            self.forget()
+            self._console.end_edit("")
+
+    def _remember_change(self) -> None:
+        if self._console.typed() != self._text:
+            self._remember(self._console.typed())
 
     def forget(self) -> None:
         """Nothing is changed any more, and what is typed is somebody else's business."""

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from exlchat.app.chat.found import plain
 from exlchat.app.chat.numbered import WHO, about, numbered_back, who_says
 from exlchat.app.chat.tree_lines import tree_lines
+from exlchat.chat.plain_text import plain
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.untrusted.text import one_line, visible
 

@@ -70,13 +70,15 @@ class LineView:
         self.model = ModelState(services.model_name, is_guide=services.is_guide)
         self.console = console(self)
         self.scrollback = Scrollback(self.session, self.model, self.console, self.later)
-        self.editing = Editing(self, self.console)
+        self.editing = Editing(self, self.console, services.typed.add)
         self.unsent = Unsent(
             self.session,
             services.drafts,
             typed=self.editing.typed,
+            show=self.editing.hear,
             later=lambda seconds, keep: self.loop.call_later(seconds, keep).cancel,
             warn=lambda line: self.tell(line, warning=True),
+            remember=services.typed.add,
         )
         self.models = ModelSwitch(self.session, services.shelf, self.engine_thread.load, self.tell)
         self.growing = GrowingFigures()
@@ -113,9 +115,7 @@ class LineView:
         self.show_conversation()
 
     def show(self, *, titled: bool) -> None:
-        if self.editing.active:
-            self.editing.forget()
-            self.console.end_edit("")
+        self.editing.end()
         self.scrollback.show_conversation(titled=titled)
         self.console.set_text(self.unsent.text())
         self.show_figures()

@@ -104,8 +104,10 @@ class ChatView(Screen[None]):
             session,
             services.drafts,
             typed=lambda: self.composer.typed if self.query("#composer") else None,
+            show=self._show_draft,
             later=lambda seconds, keep: self.later(seconds, keep).stop,
             warn=lambda line: self.tell(line, warning=True),
+            remember=services.typed.add,
         )
         self.elsewhere = Elsewhere(self)
         self.tabs = ConversationTabs(self)
@@ -191,6 +193,9 @@ class ChatView(Screen[None]):
     def tell(self, line: str, *, warning: bool = False) -> None:
         """A line that goes away by itself; /log has it."""
         self.services.log.say(line, warning=warning)
+        if any(toast.message == printable(line) for toast in self.app._notifications):
+            # It can be read already.
+            return
         self.notify(
             printable(line),
             severity="warning" if warning else "information",
@@ -329,7 +334,7 @@ class ChatView(Screen[None]):
         summaries = self.summaries()
         self.tabs.refresh(summaries)
         # Where one has just deleted the last of them, the key that brings it back is a key of the list.
-        self.set_class(not summaries and not session.can_undo_delete, _NOTHING_LISTED)
+        self.set_class(not summaries and not session.list_history, _NOTHING_LISTED)
         self.sidebar.show(summaries, session.conversation_id, answering, datetime.date.today())
         self.refresh_bindings()
 
@@ -435,14 +440,20 @@ class ChatView(Screen[None]):
         self.composer.give_back(text)
         self.tell(f"Not sent: {error}", warning=True)
 
+    def _show_draft(self, text: str) -> None:
+        self.composer.hear(text)
+
     @property
     def editing(self) -> bool:
         return self.edited is not None
 
-    def end_edit(self) -> bool:
+    def end_edit(self, *, kept: bool = False) -> bool:
+        """What was changed and is not kept can be brought back as what was typed before is."""
         if self.edited is None:
             return False
         self.edited = None
+        if not kept and self.composer.text != self.prompt.text_to_edit:
+            self.services.typed.add(self.composer.text)
         self.prompt.end_edit()
         self.refresh_bindings()
         return True

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from exlchat.app.chat.found import plain, words_found
+from exlchat.app.chat.found import words_found
 from exlchat.app.chat.session import NotPossibleError
+from exlchat.chat.plain_text import plain
 from exlchat.ui.tui.items import thoughts_key
 
 if TYPE_CHECKING:

@@ -112,6 +112,7 @@ class MessageCommands:
                 comparison.stop()
                 attempt(self._screen, lambda: comparison.keep(number))
             self._screen.show_messages()
+            self._screen.show_figures()
 
         looks = self._screen.transcript
         self._screen.app.push_screen(CompareScreen(comparison, looks.code_style, looks.underscores), kept)
@@ -137,7 +138,7 @@ class MessageCommands:
         except Exception:
             self._screen.composer.give_back(text)
             raise
-        self._screen.end_edit()
+        self._screen.end_edit(kept=True)
         self._screen.show_messages()
         if message.role == "assistant":
             self._screen.tell("The changed answer is kept beside the old one; /continue goes on from it")

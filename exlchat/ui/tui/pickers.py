@@ -12,11 +12,12 @@ from textual.content import Content
 
 from exlchat.app.chat import tree_actions
 from exlchat.app.chat.finding import ago, day
-from exlchat.app.chat.found import Excerpt, around, excerpt, places_of, plain, search, words_found
+from exlchat.app.chat.found import around, excerpt, places_of, search, words_found
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.chat.tree_lines import tree_lines
 from exlchat.app.commands import sampling, speaking
 from exlchat.app.commands.action import attempt
+from exlchat.chat.plain_text import Excerpt, plain
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.chat.speakers import char_of, label_of
 from exlchat.ui.tui.screens.pick import PickScreen, Row, narrowed

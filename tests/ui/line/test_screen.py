@@ -462,7 +462,13 @@ async def test_completion_knows_commands_and_their_arguments_as_of_now(tmp_path:
         await line.say("hi")
         await line.idle()
         assert {"/rename ", "/retry "} <= set(await completions(line, "/re"))
-        assert await completions(line, "/open ") == ["1"]
+        assert await completions(line, "/open ") == await completions(line, "/tab ") == ["1"]
+        await line.say("/tag work later")
+        await line.say("/folder Letters")
+        assert set(await completions(line, "/tag ")) == {"work", "later"}
+        assert await completions(line, "/tag new w") == ["new work"]
+        assert set(await completions(line, "/tag -")) == {"-work", "-later"}
+        assert await completions(line, "/folder ") == ["Letters", "-"]
 
 
 async def test_sampling_is_told_in_lines_with_what_each_value_does(tmp_path: Path) -> None:

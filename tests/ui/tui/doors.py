@@ -119,7 +119,7 @@ class Stage:
             screen.find_bar.action_leave()
         screen.end_edit()
         screen.commands._last_ctrl_c = 0.0
-        chat.session.deleted_last = False
+        chat.session.list_history.is_newest = False
         store = chat.session.store
         for one in store.list_conversations():
             store.delete(one.id)

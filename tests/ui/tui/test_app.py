@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,10 @@ from exlchat.app.runtime.jobs import JobEvent, Report
 from exlchat.chat.model import Conversation
 from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.config.schema import Settings
+from exlchat.llm.events import Event, PrefillProgress
 from exlchat.llm.info import CLOSE_SECONDS, LoadProgress, ModelError
 from exlchat.llm.port import Engine
+from exlchat.llm.request import GenerationRequest
 from tests.patience import PATIENCE
 from tests.ui.app_harness import app, idle, say, shown, told, until
 from tests.ui.scripted_engine import CHATML, ScriptedEngine
@@ -70,6 +72,30 @@ async def test_the_status_line_tells_the_figures(tmp_path: Path) -> None:
     assert "3.0 tokens/s" in line
     assert "27 remembered + 28 read" in line
     assert "began after 0.25 s" in line
+
+
+class _Reading(ScriptedEngine):
+    """Has read a third of a prompt, and waits."""
+
+    def __init__(self) -> None:
+        super().__init__("read")
+        self.go = threading.Event()
+
+    def _events(self, request: GenerationRequest, cancelled: threading.Event) -> Iterator[Event]:
+        yield PrefillProgress(30, 90, 0)
+        assert self.go.wait(PATIENCE)
+        yield from super()._events(request, cancelled)
+
+
+async def test_the_status_line_tells_how_much_of_a_long_prompt_is_read(tmp_path: Path) -> None:
+    engine = _Reading()
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await say(pilot, "A long one")
+        await until(pilot, lambda: "reading 33%" in shown(chat))
+        engine.go.set()
+        await idle(pilot)
+        assert "reading" not in shown(chat)
 
 
 async def test_the_status_line_never_tells_the_figures_of_the_answer_before(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -195,3 +196,34 @@ async def test_what_was_exported_is_imported(tmp_path: Path) -> None:
         await pilot.pause()
         assert listed(chat) == ["one"]
         assert [one.text for one in chat.session.branch] == ["one"]
+
+
+@pytest.mark.parametrize(("key", "text"), [("g", "batch -old"), ("f", "Letters"), ("p", ""), ("a", "")])
+async def test_what_was_done_to_several_is_taken_back_at_once(tmp_path: Path, key: str, text: str) -> None:
+    store = filled(tmp_path, "one", "two", "three")
+    idents = {one.title: one.id for one in store.list_conversations()}
+    store.set_tags(idents["two"], ["old"])
+    store.pin_conversation(idents["two"], True)
+    chat = app(tmp_path, store=store)
+
+    def state() -> dict[str, tuple[tuple[str, ...], bool, bool]]:
+        there = [*store.list_conversations(), *store.list_conversations("archived")]
+        return {one.title: (one.tags, one.pinned, one.archived) for one in there}
+
+    before = state()
+    async with chat.run_test(size=(120, 30), notifications=True) as pilot:
+        await choose(pilot, "one")
+        for title in ("one", "two", "three"):
+            highlight(chat, title)
+            await pilot.press("space")
+        await pilot.press(key)
+        if text:
+            await typed(pilot, text)
+        await pilot.pause()
+        assert all(state()[title] != before[title] for title in ("one", "three"))
+        if not chat.chat_screen.sidebar.has_focus:
+            await pilot.press("ctrl+b")
+        await pilot.press("u")
+        await pilot.pause()
+        assert state() == before
+        assert "of 3 conversations are as they were" in told(chat)

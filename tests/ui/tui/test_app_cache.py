@@ -14,7 +14,7 @@ from exlchat.chat.prompt.cost import PromptCost
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.llm.info import CacheReport, DiskReport
 from exlchat.ui.tui.screens.rows import RowsScreen
-from tests.ui.app_harness import app, idle, say, shown, told, until
+from tests.ui.app_harness import app, idle, said, say, shown, told, until
 from tests.ui.scripted_engine import ScriptedEngine
 
 REPORT = CacheReport(
@@ -94,7 +94,8 @@ async def test_asked_twice_during_an_answer_the_panel_is_promised_and_opens_once
     chat = app(tmp_path, engine)
     async with chat.run_test(size=(100, 40)) as pilot:
         await ask_during_an_answer(pilot, engine, "/cache", "/cache")
-        assert told(chat).count("The cache is shown when the answer has ended") == 2
+        assert told(chat).count("The cache is shown when the answer has ended") == 1
+        assert sum("The cache is shown when the answer has ended" in line for line in said(chat)) == 2
         engine.release()
         await until(pilot, lambda: "Esc closes" in shown(chat))
         await idle(pilot)

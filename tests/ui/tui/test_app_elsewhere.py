@@ -102,7 +102,8 @@ async def test_a_conversation_deleted_elsewhere_is_said_and_what_is_typed_begins
 
 
 async def test_both_edits_of_a_message_are_kept(tmp_path: Path) -> None:
-    chat = app(tmp_path, ScriptedEngine("one", "two", "three"))
+    engine = ScriptedEngine("one", "two", "three")
+    chat = app(tmp_path, engine)
     async with chat.run_test(size=SIZE) as pilot:
         await say(pilot, "first?")
         await idle(pilot)
@@ -115,6 +116,79 @@ async def test_both_edits_of_a_message_are_kept(tmp_path: Path) -> None:
         chat.chat_screen.composer.set_text("first, changed here?")
         await pilot.press("enter")
         await idle(pilot)
-        kept = {one.text for one in chat.session.store.alternatives(question.id)} | {chat.chat_screen.composer.text}
+        assert chat.chat_screen.composer.text == ""
+        assert [one.text for one in chat.session.branch] == ["first, changed here?", "two"]
+        kept = {one.text for one in chat.session.store.alternatives(question.id)}
         other.close()
-    assert {"first?", "first, changed elsewhere?", "first, changed here?"} <= kept
+    assert kept == {"first?", "first, changed elsewhere?", "first, changed here?"}
+    assert "first, changed here?" in engine.prompts[-1]
+
+
+@pytest.mark.parametrize("leaves", ["escape", "ctrl+n"])
+async def test_a_change_of_a_message_that_was_deleted_elsewhere_can_be_brought_back(
+    tmp_path: Path, leaves: str
+) -> None:
+    chat = app(tmp_path, ScriptedEngine("one", "two"))
+    async with chat.run_test(size=SIZE) as pilot:
+        await say(pilot, "first?")
+        await idle(pilot)
+        await say(pilot, "second?")
+        await idle(pilot)
+        question = chat.session.branch[2]
+        await pilot.press("ctrl+up", "up", "e")
+        other = ConversationStore(chat.session.store.path)
+        other.delete_from(question.id)
+        await until(pilot, lambda: len(chat.session.branch) == 2)
+        chat.chat_screen.composer.set_text("second, changed here?")
+        await pilot.press("enter")
+        await until(pilot, lambda: "has been deleted" in told(chat))
+        assert chat.chat_screen.composer.text == "second, changed here?"
+        await pilot.press(leaves)
+        await until(pilot, lambda: not chat.chat_screen.editing)
+        assert chat.chat_screen.composer.text == ""
+        other.close()
+    assert "second, changed here?" in chat.services.typed.texts()
+
+
+async def test_a_draft_goes_from_window_to_window_until_it_is_sent(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("one", "two"))
+    async with chat.run_test(size=SIZE) as pilot:
+        await say(pilot, "first?")
+        await idle(pilot)
+        other = ConversationStore(chat.session.store.path)
+        other.keep_draft(opened(chat), "typed elsewhere")
+        await until(pilot, lambda: chat.chat_screen.composer.text == "typed elsewhere")
+        # There it is sent, and here it must not be sent again.
+        other.keep_draft(opened(chat), "")
+        await until(pilot, lambda: chat.chat_screen.composer.text == "")
+        other.close()
+
+
+async def test_a_draft_that_was_typed_elsewhere_is_not_written_over_unseen(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("one"))
+    async with chat.run_test(size=SIZE) as pilot:
+        await say(pilot, "first?")
+        await idle(pilot)
+        chat.chat_screen.composer.insert("typed here")
+        other = ConversationStore(chat.session.store.path)
+        other.keep_draft(opened(chat), "typed elsewhere")
+        await until(pilot, lambda: other.draft(opened(chat)) == "typed here")
+        # What is being typed is not taken away, and what was typed there is among what was typed before.
+        assert chat.chat_screen.composer.text == "typed here"
+        assert "typed elsewhere" in chat.services.typed.texts()
+        other.close()
+
+
+async def test_a_draft_of_another_window_waits_behind_a_message_that_is_changed(tmp_path: Path) -> None:
+    chat = app(tmp_path, ScriptedEngine("one"))
+    async with chat.run_test(size=SIZE) as pilot:
+        await say(pilot, "first?")
+        await idle(pilot)
+        await pilot.press("ctrl+up", "up", "e")
+        other = ConversationStore(chat.session.store.path)
+        other.keep_draft(opened(chat), "typed elsewhere")
+        await until(pilot, lambda: chat.chat_screen.composer.typed == "typed elsewhere")
+        assert chat.chat_screen.composer.text == "first?"
+        await pilot.press("escape")
+        await until(pilot, lambda: chat.chat_screen.composer.text == "typed elsewhere")
+        other.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -187,3 +188,60 @@ async def test_the_line_below_says_what_the_conversation_says_itself(tmp_path: P
         await pilot.press("escape", "ctrl+n")
         await pilot.pause()
         assert "this conversation" not in shown(chat).splitlines()[-1]
+
+
+def card(folder: Path, name: str = "Ben") -> Path:
+    path = folder / f"{name.lower()}.json"
+    data = {"name": name, "description": f"{name} is a baker.", "first_mes": "Fresh bread?"}
+    path.write_text(json.dumps({"spec": "chara_card_v2", "spec_version": "2.0", "data": data}))
+    return path
+
+
+@pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EXLCHAT_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+async def test_a_card_is_imported_inside_the_app_and_speaks(own_home: Path) -> None:
+    chat = app(own_home, ScriptedEngine("Warm."))
+    async with chat.run_test(size=(100, 30), notifications=True) as pilot:
+        await say(pilot, f"/import {card(own_home)}")
+        await pilot.pause()
+        assert "Ben is among the personas now; /persona ben has it speak" in told(chat)
+        await say(pilot, "/persona ben")
+        await pilot.pause()
+        assert "Fresh bread?" in shown(chat)
+
+
+async def test_a_card_is_a_persona_by_its_file_and_again(own_home: Path) -> None:
+    chat = app(own_home, ScriptedEngine("Warm."))
+    async with chat.run_test(size=(100, 30), notifications=True) as pilot:
+        for _ in range(2):
+            await say(pilot, f"/persona {card(own_home)}")
+            await pilot.pause()
+            assert "Ben speaks from here on" in told(chat)
+            assert "Fresh bread?" in shown(chat)
+            await pilot.press("ctrl+n")
+        # Another character of that name is not written over it.
+        other = json.loads(card(own_home).read_text())
+        other["data"]["description"] = "Ben is a smith."
+        (own_home / "other.json").write_text(json.dumps(other))
+        await say(pilot, f"/persona {own_home / 'other.json'}")
+        await pilot.pause()
+        assert "is there already; choose another name" in told(chat)
+    assert "baker" in (own_home / "home" / "config" / "personas" / "ben.toml").read_text()
+
+
+async def test_what_is_neither_a_card_nor_a_conversation_is_named_for_what_it_is(own_home: Path) -> None:
+    (own_home / "x.json").write_text('{"a": 1}')
+    (own_home / "x.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 40)
+    chat = app(own_home)
+    async with chat.run_test(size=(100, 30), notifications=True) as pilot:
+        await say(pilot, f"/import {own_home / 'x.json'}")
+        await pilot.pause()
+        assert "it holds no conversations in a form that is known" in told(chat)
+        await say(pilot, f"/import {own_home / 'x.png'}")
+        await pilot.pause()
+        assert "x.png" in told(chat).splitlines()[-1]
+        assert "conversations" not in told(chat).splitlines()[-1]

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from textual.widgets import OptionList
 
 from exlchat.app.chat.finding import ago
-from exlchat.app.chat.found import plain
+from exlchat.chat.plain_text import plain
 from exlchat.chat.store.conversations import ConversationStore
 from exlchat.ui.tui.app import ChatApp
 from tests.ui.app_harness import app, say, shown, until
@@ -73,6 +73,22 @@ async def test_a_hit_has_two_lines_and_enter_goes_to_the_sentence(tmp_path: Path
         await pilot.press("escape")
         await pilot.pause()
         assert marked(chat) == []
+
+
+async def test_many_titles_leave_room_for_the_sentences(tmp_path: Path) -> None:
+    """Of a hundred conversations each is found by its title, and shown by its sentence."""
+    store = ConversationStore(tmp_path / "conversations.db")
+    for number in range(100):
+        one = store.create_conversation()
+        store.add_message(one.id, "user", f"Sourdough bread, number {number}?")
+        store.add_message(one.id, "assistant", f"{FILLING}\n\nThe sourdough bread of {number} is ready.\n\n{FILLING}")
+    chat = app(tmp_path, ScriptedEngine(), store=store)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        rows = await searched(pilot, chat, "sourdough bread")
+        assert len(rows) >= 50
+        assert not [row for row in rows if "in the title" in row]
+        await pilot.press("enter")
+        await until(pilot, lambda: {word.casefold() for word in marked(chat)} == {"sourdough", "bread"})
 
 
 async def test_a_title_and_the_message_it_was_made_of_are_one_row(tmp_path: Path) -> None:

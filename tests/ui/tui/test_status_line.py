@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from textual.content import Content
 
 from exlchat.app.panels.figures import StatusFacts
-from exlchat.ui.tui.widgets.status_line import status_segments
+from exlchat.ui.tui.widgets.status_line import WhoSpeaks, status_segments
 
 FULL = StatusFacts("guide", "", None, 1234, 8192, 38.25, 1100, 24, 0.123)
 
@@ -32,6 +32,17 @@ def test_the_last_figures_go_first() -> None:
     assert line(FULL, 80) == "guide   context 1,234 of 8,192   38.2 tokens/s   1,100 remembered + 24 read"
     assert line(FULL, 60) == "guide   context 1,234 of 8,192   38.2 tokens/s"
     assert line(FULL, 18) == "guide"
+
+
+def test_what_the_conversation_says_itself_goes_after_the_figures() -> None:
+    who = WhoSpeaks("Narrator", ("temperature 0.3", "top_k 40", "seed 7"))
+
+    def shown(width: int) -> str:
+        return Content("   ").join(status_segments(FULL, width, who)).plain
+
+    assert shown(90) == ("guide   Narrator   context 1,234 of 8,192   this conversation: temperature 0.3 and 2 more")
+    assert "this conversation: temperature 0.3, top_k 40, seed 7   38.2 tokens/s" in shown(130)
+    assert shown(70) == "guide   Narrator   context 1,234 of 8,192"
 
 
 def test_a_context_whose_use_is_not_known_tells_its_size() -> None:

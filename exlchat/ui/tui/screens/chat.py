@@ -14,7 +14,7 @@ from textual.widgets import TextArea
 from exlchat.app.chat.finding import newest
 from exlchat.app.commands.action import attempt
 from exlchat.app.commands.actions import ACTIONS, BY_ID
-from exlchat.app.commands.conversations import undo_delete
+from exlchat.app.commands.conversations import undo_in_list
 from exlchat.app.composer.file_mentions import MentionError, with_files
 from exlchat.app.composer.typed_input import BadCommand, Command, parse_input
 from exlchat.app.panels.figures import StatusFacts
@@ -173,8 +173,8 @@ class ChatScreen(ChatView):
         self.sidebar_commands.run(event.action_id, event.conversation_ids)
 
     @on(Sidebar.UndoWanted)
-    def _undo_delete(self) -> None:
-        attempt(self, lambda: undo_delete(self))
+    def _undo_in_list(self) -> None:
+        attempt(self, lambda: undo_in_list(self))
 
     @on(Sidebar.Left)
     def _sidebar_left(self) -> None:

@@ -28,8 +28,11 @@ NARROW_PLACEHOLDER = "Write a message"
 WRAPPED_CHARACTERS = 100_000
 """A longer text is shown without wrapping its lines: to wrap five million characters takes Textual seconds, each time
 that the composer or the terminal changes its size."""
-ON_A_MESSAGE = "e edit · r answer again · ← → alternatives · b branch · d delete · c copy · Esc back · F1 all keys"
-"""While the cursor is on a message above."""
+ON_A_MESSAGE = (
+    *("e edit", "r answer again", "← → alternatives", "d delete", "c copy", "x leave out", "b branch", "C copy code"),
+    *("Esc back", "F1 all keys"),
+)
+"""While the cursor is on a message above; what leads on, at the end, stays longest."""
 
 _VI_LETTERS = {"backspace": "h", "delete": "x", "space": "l"}
 """Keys beside letters that move vi's cursor or take away what is under it."""
@@ -108,6 +111,13 @@ class Composer(TextArea):
     def end_edit(self) -> None:
         typed, self._beside_edit = self._beside_edit, None
         self.set_text(typed or "")
+
+    def hear(self, text: str) -> None:
+        """What was typed and not sent was changed in another window."""
+        if self._beside_edit is not None:
+            self._beside_edit = text
+        elif not self.recall.begun:
+            self.set_text(text)
 
     @property
     def typed(self) -> str:
@@ -227,6 +237,13 @@ class Composer(TextArea):
         else:
             self.action_cursor_down()
 
+    def action_delete_to_start_of_line(self) -> None:
+        """What is selected, as of a command that was refused, goes as a whole."""
+        if self.selection.is_empty:
+            super().action_delete_to_start_of_line()
+        else:
+            self.action_delete_left()
+
     def on_key(self, event: events.Key) -> None:
         """Enter in its many forms.
 
@@ -307,9 +324,9 @@ class Composer(TextArea):
     def _show_placeholder(self) -> None:
         width = self.content_size.width
         if self._on_a_message:
-            parts = ON_A_MESSAGE.split(" · ")
+            parts = list(ON_A_MESSAGE)
             while len(parts) > 1 and len(" · ".join(parts)) >= width:
-                parts.pop()
+                del parts[max(len(parts) - 3, 0)]
             self.placeholder = " · ".join(parts)
         else:
             self.placeholder = self._placeholder if width > len(self._placeholder) else NARROW_PLACEHOLDER

@@ -54,8 +54,11 @@ class PromptArea(Vertical):
         self._offered_for: BegunMention | None = None
         self._take_first = False
         """Whether Tab was pressed before the files for the last letter were there."""
+        self.text_to_edit = ""
+        """As a message was when it was put here to be changed."""
 
     def begin_edit(self, text: str, line: str) -> None:
+        self.text_to_edit = text
         self.editing.update(line)
         self.editing.display = True
         self.composer.begin_edit(text)

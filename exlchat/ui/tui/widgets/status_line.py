@@ -39,14 +39,26 @@ _NOBODY = WhoSpeaks()
 def status_segments(facts: StatusFacts, width: int, who: WhoSpeaks = _NOBODY) -> list[Content]:
     """The parts that fit into `width` cells with gaps between, left to right.
 
-    The meter of the context goes first, then the figures from the last to the first.
+    The meter of the context goes first, then the figures from the last to the first, and before what the conversation
+    says itself all but one of that.
     """
     before = (_model(facts), _not_kept(who), _name(who), _activity(facts))
-    figures = (_rate(facts), _own(who), _prompt_tokens(facts), _first_token(facts))
-    for meter in (True, False):
-        parts = [part for part in (*before, _context(facts, meter=meter), *figures) if part is not None]
-        if _width(parts) <= width:
+    figures = [_rate(facts), _prompt_tokens(facts), _first_token(facts)]
+    meter, shown = True, _OWN_SHOWN
+    while True:
+        parts = [
+            part for part in (*before, _context(facts, meter=meter), _own(who, shown), *figures) if part is not None
+        ]
+        if _width(parts) <= width or len(parts) == 1:
             return parts
+        if meter:
+            meter = False
+        elif figures:
+            figures.pop()
+        elif shown > 1:
+            shown = 1
+        else:
+            break
     while len(parts) > 1 and _width(parts) > width:
         parts.pop()
     return parts
@@ -69,11 +81,11 @@ def _not_kept(who: WhoSpeaks) -> Content | None:
     return None if who.kept else Content.styled("nothing is kept", "$warning")
 
 
-def _own(who: WhoSpeaks) -> Content | None:
+def _own(who: WhoSpeaks, shown: int) -> Content | None:
     if not who.own:
         return None
-    more = f" and {len(who.own) - _OWN_SHOWN} more" if len(who.own) > _OWN_SHOWN else ""
-    return Content.styled(f"this conversation: {printable(', '.join(who.own[:_OWN_SHOWN]))}{more}", "$quiet-text")
+    more = f" and {len(who.own) - shown} more" if len(who.own) > shown else ""
+    return Content.styled(f"this conversation: {printable(', '.join(who.own[:shown]))}{more}", "$quiet-text")
 
 
 def _activity(facts: StatusFacts) -> Content | None:
