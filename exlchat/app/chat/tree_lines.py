@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from exlchat.chat.plain_text import plain
 from exlchat.chat.prompt.answer_parts import answer_parts
 from exlchat.untrusted.text import one_line
 
@@ -43,7 +44,7 @@ def tree_lines(messages: Sequence[Message], *, cells: int = 60) -> list[TreeLine
     waiting = _below(children.get(None, []), 0, "")
     while waiting:
         one, depth, to_it, past_it = waiting.pop()
-        lines.append(TreeLine(one, min(depth, _DEEPEST), one_line(answer_parts(one).answer, cells), to_it))
+        lines.append(TreeLine(one, min(depth, _DEEPEST), plain(one_line(answer_parts(one).answer, cells)).text, to_it))
         waiting += _below(children.get(one.id, []), depth, past_it)
     return lines
 
