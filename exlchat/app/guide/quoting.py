@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from exlchat.app.guide.facts import Fact
-    from exlchat.app.guide.lookup import Lookup
+    from exlchat.app.guide.lookup import Found, Lookup
     from exlchat.chat.answer_options import AnswerOptions
     from exlchat.chat.store.conversations import ConversationStore
     from exlchat.llm.port import Engine
@@ -49,20 +49,29 @@ class Quoting:
 
     def _texts(self, question: str) -> tuple[list[str], bool]:
         """Of the facts that it may be about, the best first, and whether it is about the first."""
-        # Most starts have another model.
         from exlchat.app.guide.facts import load_facts
-        from exlchat.app.guide.lookup import Lookup
 
-        facts = load_facts()
-        if self._lookup is None:
-            self._lookup = Lookup(facts)
-        found = self._lookup.find(question)
+        facts, found = load_facts(), self._found(question)
         if not found.facts:
             return [quoted(facts[UNKNOWN])], True
         if found.sure:
             return [quoted(fact) for fact in found.facts[:_MOST]], True
         about = [*found.facts[:_CHOICE], facts[UNKNOWN], facts[_REFUSED]]
         return list(dict.fromkeys(map(quoted, about))), False
+
+    def _found(self, question: str) -> Found:
+        # Most starts have another model.
+        from exlchat.app.guide.facts import load_facts
+        from exlchat.app.guide.lookup import Lookup
+
+        if self._lookup is None:
+            self._lookup = Lookup(load_facts())
+        return self._lookup.find(question)
+
+    def rows(self, question: str) -> list[tuple[str, str]]:
+        """Pages and what they say, of the facts that a question may be about; none where nothing is written."""
+        facts = self._found(question).facts
+        return [(fact.page, fact.answers[0]) for fact in facts[:_MOST] if not fact.out_of_scope]
 
     def held(
         self,

@@ -9,7 +9,7 @@ from textual.widgets import Input
 
 from exlchat.app.commands.actions import BY_NAME
 from exlchat.ui.tui.screens.help import HelpScreen, found_rows, help_rows
-from tests.ui.app_harness import app, shown
+from tests.ui.app_harness import app, shown, until
 from tests.ui.scripted_engine import ScriptedEngine
 
 
@@ -31,6 +31,7 @@ async def test_help_is_searched_as_one_types(tmp_path: Path) -> None:
         screen = shown(chat)
         assert "Delete this conversation; /undo brings it back." in screen
         assert "Send the message." not in screen
+        chat.screen.query_one(Input).value = ""
         await pilot.press(*"qqq")
         assert "Nothing has these words" in shown(chat)
         chat.screen.query_one(Input).value = ""
@@ -39,6 +40,20 @@ async def test_help_is_searched_as_one_types(tmp_path: Path) -> None:
         assert "First of all" not in shown(chat)
         await pilot.press("f1")
         assert not isinstance(chat.screen, HelpScreen)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"), [("gguf", "GGUF"), ("context shift", "--context-policy"), ("num_ctx", "--context")]
+)
+async def test_what_is_no_key_and_no_command_is_looked_up_among_the_facts(
+    tmp_path: Path, typed: str, said: str
+) -> None:
+    chat = app(tmp_path, ScriptedEngine())
+    async with chat.run_test(size=(100, 30)) as pilot:
+        await pilot.press("f1", *typed)
+        await until(pilot, lambda: "The guide says" in shown(chat))
+        assert said in shown(chat)
+        assert "docs/" in shown(chat)
 
 
 @pytest.mark.parametrize("typed", ["CODE save", "code", "models"])

@@ -14,6 +14,7 @@ from textual.widgets import Input, Static
 
 from exlchat.app.commands.action import Topic
 from exlchat.app.commands.actions import ACTIONS, BY_ID, BY_SLASH
+from exlchat.app.guide.quoting import Quoting
 from exlchat.app.keys.keymap import Keymap
 from exlchat.ui.render.themes import for_rich
 from exlchat.untrusted.sanitize import PRINTABLE_LINE
@@ -32,6 +33,8 @@ _PLACES: dict[Place, str] = {
 }
 _ESSENTIALS = ("send", "new-line", "stop", "new", "retry", "models", "search", "settings", "palette", "help", "quit")
 _TWO_COLUMNS_CELLS = 36
+_ASKED = 3
+"""So many letters of what is no key and no command are a question."""
 
 
 class HelpScreen(ModalScreen[None]):
@@ -49,6 +52,7 @@ class HelpScreen(ModalScreen[None]):
         super().__init__()
         self._keys = keys
         self._place = place
+        self._guide = Quoting()
 
     def compose(self) -> ComposeResult:
         with Vertical(id="help"):
@@ -73,7 +77,12 @@ class HelpScreen(ModalScreen[None]):
     def _show(self) -> None:
         """Side by side, or one below the other where there is no room for two columns."""
         make = _table if self.app.size.width >= _TWO_COLUMNS_CELLS else _stack
-        rows = found_rows(help_rows(self._keys, self._place), self.typed.value)
+        typed = self.typed.value.strip()
+        rows = found_rows(help_rows(self._keys, self._place), typed)
+        if not rows:
+            told = self._guide.rows(typed) if len(typed) >= _ASKED else ()
+            rows = [("Nothing has these words", ""), (typed, "Try fewer, or ask the guide: /model guide.")]
+            rows = [("The guide says", ""), *told] if told else rows
         self.query_one("#help-text", Static).update(make(self.app.theme_variables, rows))
 
     def action_scroll(self, key: str) -> None:
@@ -140,7 +149,7 @@ def found_rows(rows: Iterable[tuple[str, str]], typed: str) -> list[tuple[str, s
                 found.append((heading, ""))
                 told = heading
             found.append((left, right))
-    return found or [("Nothing has these words", ""), (typed.strip(), "Try fewer, or ask the guide: /model guide.")]
+    return found
 
 
 def _also_called(left: str) -> str:
