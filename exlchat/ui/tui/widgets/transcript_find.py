@@ -49,6 +49,8 @@ class FindView(CursorView):
 
         Where none has it on a line, to the first message.
         """
+        # It may have a size already and not have been told: at an end that comes afterwards it would not stay here.
+        self._lay_out_anew()
         known = [key for key in keys if self._messages.holds(key)]
         for key in known:
             place = self._messages.index(key)
