@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -117,6 +119,18 @@ def is_shortage(error: BaseException) -> bool:
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return "out of memory" in str(error) or "allocate memory" in str(error)
+
+
+@contextmanager
+def shortage_named(device: torch.device, advice: str) -> Iterator[None]:
+    """Raises `ModelError` in one line where memory runs out inside; `advice` says what the user can do."""
+    try:
+        yield
+    except NO_MEMORY as error:
+        if not is_shortage(error):
+            raise
+        where = "the machine" if device.type == "cpu" else f"the card ({device})"
+        raise ModelError(f"memory of {where} ran out; {advice}") from error
 
 
 def free_memory(device: torch.device) -> int:

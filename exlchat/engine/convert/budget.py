@@ -56,6 +56,11 @@ def head_bits(head: Sized, width: int) -> int:
     return stored_bits(head.features, head.outputs, HEAD_RECIPES[width])
 
 
+def nearest_recipe(bits: float) -> int:
+    """The width of the original's heads that is named in files with a head of so many bits a weight."""
+    return min(HEAD_RECIPES, key=lambda width: abs(width - bits))
+
+
 def body_bits(matrices: Mapping[str, Sized], bits: float) -> int:
     """What all matrices but the head may take together at so many a weight."""
     return int(_SHARE * bits * sum(part.features * part.outputs for name, part in matrices.items() if name != HEAD))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import platform
@@ -17,7 +18,7 @@ from exlchat.engine.convert import budget, output
 from exlchat.engine.convert.allocation import Table
 from exlchat.engine.convert.matrices import Matrix, matrices_of, stays
 from exlchat.engine.convert.measured import CACHES, Measured, read_caches, read_tables, table_part, to_json
-from exlchat.engine.convert.observing import HEAD, Notes, ObservingLoader, Sum, open_observed
+from exlchat.engine.convert.observing import GREATEST, HEAD, Notes, ObservingLoader, Sum, open_observed
 from exlchat.engine.convert.passes import Passes
 from exlchat.engine.convert.rounding import Rounded, Statistics, losses, lost, round_matrix, statistics
 from exlchat.engine.convert.shapes import staying
@@ -165,15 +166,16 @@ class Conversion:
     def write(self, folder: Path, plan: budget.Plan, measured: Mapping[str, Measured], name: str, dataset: str) -> None:
         """The finished folder."""
         tables = {name: entry.table for name, entry in measured.items()}
-        head = round(plan.mean_bits(tables, head=True)) if HEAD in plan.choices else 16
-        config = {
-            **self._checkpoint.config,
-            "quantization_config": output.quantization_config(
-                plan.mean_bits(tables, head=False), head, rows=self._rows.shape, dataset=dataset
-            ),
-        }
+        head = budget.nearest_recipe(plan.mean_bits(tables, head=True)) if HEAD in plan.choices else 16
+        section = output.quantization_config(
+            plan.mean_bits(tables, head=False),
+            head,
+            rows=self._rows.shape,
+            dataset=dataset,
+            job=job_digest(self._work.job, name),
+        )
+        config = {**self._checkpoint.config, "quantization_config": section}
         output.write_folder(folder, self._parts(name, measured), config, self._checkpoint.path)
-        self._work.drop(name)
 
     def _parts(self, name: str, measured: Mapping[str, Measured]) -> Iterator[output.Part]:
         for tensor in staying(self._checkpoint, {entry.key for entry in measured.values()}):
@@ -188,7 +190,9 @@ class Conversion:
         return found
 
     def _open(self) -> tuple[Transformer, ObservingLoader]:
-        return open_observed(self._checkpoint, self._spec, self._device, self._rows.shape[1])
+        return open_observed(
+            self._checkpoint, self._spec, self._device, self._rows.shape[1], greatest=GREATEST
+        )
 
     def _read(self, passes: Passes, index: int, *, moments: bool) -> Notes | None:
         if index < self._layers:
@@ -206,7 +210,7 @@ class Conversion:
             rows = self._rows[:: math.ceil(self._rows.numel() / _COST_TOKENS)]
             transformer, loader = self._open()
             tick = _counted(self._on_step, "sensitivity", 2 * self._layers)
-            sums = Passes(transformer, loader, rows).costs(tick)
+            sums = Passes(transformer, loader, rows, kept=self._layers + 2).costs(tick)
             found = {f"{key}{_COUNT}": torch.tensor([entry.count]) for key, entry in sums.items()}
             found.update({key: entry.total.cpu() for key, entry in sums.items()})
             self._work.keep(_COSTS, found)
@@ -287,6 +291,12 @@ def job(
         "torch": torch.__version__,
         "machine": platform.machine(),
     }
+
+
+def job_digest(job: Mapping[str, str | int | float], name: str) -> str:
+    """What tells a finished file from one that other options, or another text, made."""
+    content = json.dumps([job, name], sort_keys=True)
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
 def widths_near(wanted: Sequence[float]) -> tuple[int, ...]:

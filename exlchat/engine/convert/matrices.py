@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from exlchat.engine.convert.observing import HEAD, Observed
+from exlchat.engine.convert.observing import GREATEST, HEAD, Observed
 from exlchat.engine.formats.dense import FLOAT_DTYPES
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.engine.weights.checkpoint import Checkpoint
@@ -21,7 +21,6 @@ _WHOLE = 32
 _MOST_FEATURES = 65536
 """The original's reader narrows the order of rows to 16 bits."""
 _QUANTIZED_PARTS = ("qweight", "qzeros", "scales", "g_idx")
-_GREATEST = 65504.0
 _JOINT = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 
@@ -54,8 +53,9 @@ class Matrix:
 
     @property
     def fits(self) -> bool:
-        """Whether EXL2 can hold it."""
-        return self.features % _WHOLE == 0 and self.features <= _MOST_FEATURES
+        """Whether EXL2 can hold it. Readers do not fill up biases, so a matrix with one must be whole as it is."""
+        whole = self.bias is None or self.outputs == len(self.weight)
+        return whole and self.features % _WHOLE == 0 and self.features <= _MOST_FEATURES
 
     def columns(self) -> Tensor:
         """float32 `[K, N]`, filled up with columns of zeros."""
@@ -148,7 +148,7 @@ def stays(checkpoint: Checkpoint, name: str) -> dict[str, Tensor]:
     if wrong:
         raise ModelError(f"{checkpoint.file_of(name)}: {shown} holds {wrong} that are no numbers; get the model again")
     greatest = float(values.abs().max()) if values.numel() else 0.0
-    if greatest > _GREATEST:
+    if greatest > GREATEST:
         raise ModelError(
             f"{checkpoint.file_of(name)}: {shown} holds {greatest:g}; float16, which EXL2 files are in, ends at 65504"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import overload
@@ -21,6 +22,8 @@ from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.llm.info import ModelError
 
 HEAD = "lm_head"
+GREATEST = 65504.0
+"""Of float16, which EXL2 files are in."""
 
 
 @dataclass(slots=True)
@@ -96,10 +99,12 @@ class ObservingLoader(LayerLoader):
 
     Args:
         checkpoint, device: as of `LayerLoader`.
+        greatest: what no weight may be beyond.
     """
 
-    def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
+    def __init__(self, checkpoint: Checkpoint, device: torch.device, *, greatest: float = math.inf) -> None:
         super().__init__(checkpoint, device, torch.float32)
+        self._greatest = greatest
         self.notes: Notes | None = None
         self.held: dict[str, Observed] = {}
         """The layers that were loaded last."""
@@ -121,10 +126,13 @@ class ObservingLoader(LayerLoader):
         return observed
 
     def check(self, key: str, weight: Tensor) -> None:
-        """Raises `ModelError` for weights that are no numbers."""
+        """Raises `ModelError` for weights that are no numbers, or too great ones."""
         wrong = int((~weight.isfinite()).sum())
         if wrong:
             raise ModelError(f"{key}: {wrong} of its weights are no numbers; get the model again")
+        greatest = float(weight.abs().max())
+        if greatest > self._greatest:
+            raise ModelError(f"{key}: holds {greatest:g}; float16, which EXL2 files are in, ends at {GREATEST:.0f}")
 
 
 class OneAtATime(Sequence[DecoderLayer]):
@@ -181,15 +189,18 @@ def check_form(checkpoint: Checkpoint, spec: ModelSpec) -> None:
 
 
 def open_observed(
-    checkpoint: Checkpoint, spec: ModelSpec, device: torch.device, length: int
+    checkpoint: Checkpoint, spec: ModelSpec, device: torch.device, length: int, *, greatest: float = math.inf
 ) -> tuple[Transformer, ObservingLoader]:
     """A model in float32 for sequences of `length` tokens, its layers read one at a time.
+
+    Args:
+        greatest: what no weight of a matrix may be beyond.
 
     Raises:
         ModelError: it cannot be read, or EXL2 cannot hold it.
     """
     check_form(checkpoint, spec)
-    loader = ObservingLoader(checkpoint, device)
+    loader = ObservingLoader(checkpoint, device, greatest=greatest)
     ends = load_ends(spec, loader, has_head(checkpoint))
     layers = OneAtATime(spec, loader)
     operations = DifferentiableOperations(torch.float32)

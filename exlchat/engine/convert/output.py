@@ -8,10 +8,11 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from exlchat.engine.weights.files import read_bytes
+from exlchat.engine.weights.files import read_bytes, read_object
 from exlchat.engine.weights.folder import INDEX
 from exlchat.llm.info import ModelError
 
@@ -31,20 +32,54 @@ def check_new(folder: Path) -> None:
         raise ModelError(f"{folder}: is there already; nothing is overwritten, so name a new folder")
 
 
-def check_room(folder: Path, needed: int) -> None:
-    """Raises `ModelError` where the disk has fewer bytes free."""
-    there = folder.absolute()
-    while not there.exists():
-        there = there.parent
-    free = shutil.disk_usage(there).free
-    if free < needed:
-        raise ModelError(
-            f"{there}: {needed / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB free; make room or name another disk"
-        )
+def job_of(folder: Path) -> str | None:
+    """The job that wrote a finished folder; `None` where there is none, or somebody else's."""
+    try:
+        config = read_object(folder / "config.json") or {}
+    except ModelError:
+        return None
+    section = config.get("quantization_config")
+    return section.get("job") if isinstance(section, dict) else None
 
 
-def quantization_config(bits: float, head_bits: int, *, rows: Sequence[int], dataset: str) -> dict[str, object]:
-    """As `config.json` holds it: the keys of the original converter, and who it was. `rows`: how many, and how long."""
+def check_room(needed: Mapping[Path, int]) -> None:
+    """Sees that disks have room.
+
+    Args:
+        needed: bytes in each folder, which need not be there yet.
+
+    Raises:
+        ModelError: one has not.
+    """
+    on_disk: dict[int, tuple[Path, int]] = {}
+    for folder, size in needed.items():
+        there = folder.absolute()
+        while not there.exists():
+            there = there.parent
+        disk = there.stat().st_dev
+        first, so_far = on_disk.get(disk, (there, 0))
+        on_disk[disk] = first, so_far + size
+    for there, size in on_disk.values():
+        free = shutil.disk_usage(there).free
+        if free < size:
+            raise ModelError(
+                f"{there}: {_size(size)} are needed and {_size(free)} free; make room or name another disk"
+            )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
+
+
+def quantization_config(
+    bits: float, head_bits: int, *, rows: Sequence[int], dataset: str, job: str
+) -> dict[str, object]:
+    """As `config.json` holds it: the keys of the original converter, and who it was.
+
+    Args:
+        rows: of the calibration text, how many and how long.
+        job: what `job_of` finds again.
+    """
     from exlchat import __version__
 
     return {
@@ -54,6 +89,7 @@ def quantization_config(bits: float, head_bits: int, *, rows: Sequence[int], dat
         "head_bits": head_bits,
         "calibration": {"rows": rows[0], "length": rows[1], "dataset": dataset},
         "converter": f"exlchat {__version__}",
+        "job": job,
     }
 
 
@@ -89,8 +125,9 @@ def write_folder(
             folder.rmdir()
         unfinished.rename(folder)
         _to_disk(folder.parent)
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
+    except (OSError, SafetensorError) as error:
+        # Of what the disk refuses, safetensors tells in an error of its own.
+        why = (getattr(error, "strerror", None) or str(error)).lower()
         raise ModelError(
             f"{folder}: cannot be written ({why}); what is done is kept, the same command goes on"
         ) from None

@@ -27,6 +27,7 @@ class Passes:
         rows: int64 `[rows, length]`, token ids.
         kv_cache: how keys and values are stored on the way, if they are: a name of `KINDS`.
         share: of the card's memory that waits for rows, where others of this model are on their way with these.
+        kept: how many states of the rows are held at once: `costs` keeps those before each layer.
     """
 
     def __init__(
@@ -37,11 +38,12 @@ class Passes:
         *,
         kv_cache: str | None = None,
         share: float = 1.0,
+        kept: int = 1,
     ) -> None:
         self._transformer = transformer
         self._loader = loader
         self._places: Places = transformer.places(0, rows.shape[1])
-        self._home = _home(transformer, rows.numel(), share)
+        self._home = _home(transformer, kept * rows.numel(), share)
         self._length = rows.shape[1]
         self._cache = (
             None

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from torch import Tensor
 
+from exlchat.engine.convert.shapes import check_headers
 from exlchat.engine.formats import exl2
+from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.llm.info import ModelError
 
@@ -50,6 +52,10 @@ def _problems(checkpoint: Checkpoint) -> Iterator[str]:
         except ModelError as error:
             yield f"{shown}: {error}"
     yield from _mixed_blocks(checkpoint, set(keys))
+    try:
+        check_headers(checkpoint, read_spec(checkpoint.config, str(checkpoint.path / "config.json")))
+    except ModelError as error:
+        yield str(error)
     for name in sorted(checkpoint.names):
         if name.rpartition(".")[0] not in keys or name.endswith(".bias"):
             yield from _float_problems(checkpoint, name)

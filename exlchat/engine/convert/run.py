@@ -10,18 +10,19 @@ import torch
 from torch import Tensor
 
 from exlchat.engine.convert import budget, output, rules
-from exlchat.engine.convert.conversion import Conversion, OnStep, Step, job
+from exlchat.engine.convert.conversion import Conversion, OnStep, Step, job, job_digest
 from exlchat.engine.convert.matrices import check_floats
 from exlchat.engine.convert.measured import Measured
 from exlchat.engine.convert.shapes import Shapes, read_shapes
 from exlchat.engine.convert.text import CALIBRATION, EVALUATION, bundled_text, check_apart, read_text, rows_of
-from exlchat.engine.convert.work import WorkFolder
+from exlchat.engine.convert.work import JOB, WorkFolder
 from exlchat.engine.evaluate.compare import Read, figures_of, read
 from exlchat.engine.evaluate.measures import Figures
 from exlchat.engine.formats.inventory import parameter_count, stored_bits
 from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.engine.text.tokenizer import Tokenizer
+from exlchat.engine.placement import shortage_named
 from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.llm.info import ModelError
 
@@ -31,8 +32,8 @@ CHECKED_TOKENS = 8192
 _LEAST_BITS, _MOST_BITS = 2.0, 8.25
 WIDEST = 8.0
 """Bits a weight of files that are made to a size, at most."""
-# What is written twice for a moment: codes in the work folder, and the file.
-_TWICE = 2.2
+_MORE = 1.02
+"""Room on a disk is asked for with a little more than files take: tables and costs are in the work folder too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,24 +101,70 @@ def convert(wishes: Wishes, on_step: OnStep, tell: Callable[[str], None]) -> lis
     checkpoint = Checkpoint(wishes.source)
     check_source(checkpoint, wishes.bits, tell)
     spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
-    outs = _folders(wishes, read_shapes(checkpoint, spec))
-    for folder in outs.values():
-        output.check_new(folder)
+    shapes = read_shapes(checkpoint, spec)
+    if not shapes.matrices:
+        raise ModelError(
+            f"{checkpoint.path}: EXL2 can hold none of its matrices: their inputs are no multiples of 32, or biased "
+            "outputs are not; run it as it is"
+        )
+    outs = _folders(wishes, shapes)
     check_floats(checkpoint)
     rows, checked = _texts(checkpoint, spec, wishes, tell)
-    wanted = tuple(outs)
-    output.check_room(wishes.out, int(_TWICE * parameter_count(checkpoint) * max(*wanted, 4.0) / 8))
-    work = WorkFolder(wishes.work or work_beside(wishes.out), job(checkpoint, rows, wishes.device, wanted))
+    own = job(checkpoint, rows, wishes.device, tuple(outs))
+    place = wishes.work or work_beside(wishes.out)
+    made = _made(outs, wishes, own, begun=(place / JOB).exists())
+    output.check_room(_room(outs, made, wishes, shapes, place))
+    work = WorkFolder(place, own)
     try:
-        conversion = Conversion(checkpoint, rows, wishes.device, work, wanted, on_step=on_step)
-        measured = conversion.measure()
-        maker = _Maker(conversion, measured, wishes, work, Checked(checked, conversion.caches(checked)))
-        both = (False, True) if wishes.verify else (False,)
-        return [
-            maker.make(bits, folder, same=same) for bits, folder in sorted(outs.items(), reverse=True) for same in both
-        ]
+        with shortage_named(wishes.device, "free some, or take --device cpu; what is done is kept"):
+            conversion = Conversion(checkpoint, rows, wishes.device, work, tuple(outs), on_step=on_step)
+            measured = conversion.measure()
+            maker = _Maker(conversion, measured, wishes, work, Checked(checked, conversion.caches(checked)))
+            written = [
+                maker.make(bits, work.path / f"same-{bits!r}" if same else folder, same=same)
+                for bits, folder in sorted(outs.items(), reverse=True)
+                for same in ((False, True) if wishes.verify else (False,))
+            ]
+        for bits in outs:
+            work.drop(f"same-{bits!r}")
+        return written
     finally:
         work.close()
+
+
+def _made(
+    outs: Mapping[float, Path], wishes: Wishes, own: Mapping[str, str | int | float], *, begun: bool
+) -> set[float]:
+    """The files that an earlier run of this job has finished.
+
+    Raises:
+        ModelError: a folder is there that is none of them.
+    """
+    found = set()
+    for bits, folder in outs.items():
+        if begun and output.job_of(folder) == job_digest(own, _name(bits, wishes.head_bits, same=False)):
+            found.add(bits)
+        else:
+            output.check_new(folder)
+    return found
+
+
+def _room(
+    outs: Mapping[float, Path], made: set[float], wishes: Wishes, shapes: Shapes, work: Path
+) -> dict[Path, int]:
+    """Bytes that are still to be written: codes of one file at a time, the files, and those to compare with."""
+    floats = 2 * shapes.floats + shapes.header_bytes
+    codes = {bits: budget.most_bits(shapes.matrices, bits, wishes.head_bits) // 8 for bits in outs}
+    files = {bits: int(_MORE * (floats + codes[bits])) for bits in outs}
+    left = [bits for bits in outs if bits not in made]
+    beside = sum(files.values()) if wishes.verify else 0
+    most = max((codes[bits] for bits in (outs if wishes.verify else left)), default=0)
+    return {wishes.out: sum(files[bits] for bits in left), work: int(_MORE * most) + beside}
+
+
+def _name(bits: float, head_bits: int | None, *, same: bool) -> str:
+    """Of a plan, in the work folder."""
+    return f"codes-{bits!r}-{head_bits or 'free'}{'-same' if same else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,22 +183,22 @@ class _Maker:
     work: WorkFolder
     checked: Checked
 
-    def make(self, bits: float, out: Path, *, same: bool) -> Written:
+    def make(self, bits: float, folder: Path, *, same: bool) -> Written:
+        """Unless it is there; measures it in any case."""
         tables = {name: entry.table for name, entry in self.measured.items()}
         plan = budget.plan(tables, bits, head_width=self.wishes.head_bits, same=same)
-        folder = self.work.path / "same" if same else out
-        name = f"codes-{bits!r}-{self.wishes.head_bits or 'free'}{'-same' if same else ''}"
-        self.conversion.round(plan, self.measured, name)
-        dataset = "bundled" if self.wishes.text is None else self.wishes.text.name
-        self.conversion.write(folder, plan, self.measured, name, dataset)
+        name = _name(bits, self.wishes.head_bits, same=same)
+        if output.job_of(folder) != job_digest(self.work.job, name):
+            self.conversion.round(plan, self.measured, name)
+            dataset = "bundled" if self.wishes.text is None else self.wishes.text.name
+            self.conversion.write(folder, plan, self.measured, name, dataset)
+        self.work.drop(name)
         problems = rules.check_folder(folder)
         if problems:
             raise ModelError(f"{folder}: breaks a rule of the format: {problems[0]}; please report this")
         back = read(Checkpoint(folder), self.checked.rows, self.wishes.device)
         figures = figures_of(back, self.checked.rows, self.checked.reference)
         size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        if same:
-            self.work.drop("same")
         bits_of = plan.mean_bits(tables, head=False), plan.mean_bits(tables, head=True)
         return Written(folder, size, *bits_of, predicted=plan.loss, figures=figures, same=same)
 
@@ -195,9 +242,11 @@ def _texts(
     tokenizer = Tokenizer(checkpoint, spec.vocab_size)
     length = min(LONGEST_ROW, spec.max_position_embeddings)
     text = bundled_text(CALIBRATION) if wishes.text is None else read_text(wishes.text)
+    measured_on = bundled_text(EVALUATION)
+    if wishes.text is not None:
+        check_apart(text, measured_on)
     rows = rows_of(text, tokenizer, wishes.tokens, length)
-    checked = rows_of(bundled_text(EVALUATION), tokenizer, wishes.checked, min(length, 1024))
-    check_apart(rows, checked)
+    checked = rows_of(measured_on, tokenizer, wishes.checked, min(length, 1024))
     if rows.numel() < wishes.tokens - length:
         tell(f"the text has {rows.numel():,} tokens; {wishes.tokens:,} were asked for")
     return rows, checked

@@ -103,10 +103,7 @@ def read_shapes(checkpoint: Checkpoint, spec: ModelSpec) -> Shapes:
         ModelError: EXL2 has no form for it, or a layer is missing.
     """
     check_form(checkpoint, spec)
-    loader = _ShapeLoader(checkpoint)
-    load_ends(spec, loader, has_head(checkpoint))
-    for index in range(spec.num_layers):
-        load_layer(spec, loader, index)
+    loader = check_headers(checkpoint, spec)
     matrices = matrices_of(loader.held, spec, checkpoint)
     names = staying(checkpoint, {matrix.key for matrix in matrices})
     for name in names:
@@ -118,6 +115,22 @@ def read_shapes(checkpoint: Checkpoint, spec: ModelSpec) -> Shapes:
                 f"({_sizes(loader, key)})"
             )
     return Shapes({matrix.name: matrix for matrix in matrices}, {name: checkpoint.shape(name) for name in names})
+
+
+def check_headers(checkpoint: Checkpoint, spec: ModelSpec) -> ObservingLoader:
+    """Sees that all norms, biases and matrices are there, of the sizes that `config.json` makes them.
+
+    Returns:
+        what holds its layers, without data.
+
+    Raises:
+        ModelError: one is not.
+    """
+    loader = _ShapeLoader(checkpoint)
+    load_ends(spec, loader, has_head(checkpoint))
+    for index in range(spec.num_layers):
+        load_layer(spec, loader, index)
+    return loader
 
 
 def staying(checkpoint: Checkpoint, taken: Set[str]) -> Sequence[str]:
@@ -143,13 +156,22 @@ class _ShapeLoader(ObservingLoader):
         outputs: int,
         *,
         bias: bool,
-        transposed: bool = False,  # noqa: ARG002
+        transposed: bool = False,
     ) -> Linear:
         if not self.has(key):
             raise ModelError(f"{self._checkpoint.missing(f'{key}.weight')}; download the model again")
-        return Linear(_empty(outputs, features), _empty(outputs) if bias else None)
+        if f"{key}.weight" in self._checkpoint.names:
+            self.tensor(f"{key}.weight", (features, outputs) if transposed else (outputs, features))
+        elif f"{key}.q_weight" in self._checkpoint.names:
+            self.tensor(f"{key}.q_invperm", (features,))
+            words = self._checkpoint.shape(f"{key}.q_weight")
+            self.tensor(f"{key}.q_weight", (words[0], -(-outputs // 32) * 32))
+        return Linear(_empty(outputs, features), self._bias(key, outputs, declared=bias))
 
-    def tensor(self, name: str, *shapes: tuple[int, ...]) -> Tensor:  # noqa: ARG002
+    def tensor(self, name: str, *shapes: tuple[int, ...]) -> Tensor:
+        if name not in self._checkpoint.names or self._checkpoint.shape(name) not in shapes:
+            # Which says what is wrong with it.
+            return super().tensor(name, *shapes)
         return _empty(*shapes[0])
 
     def check(self, key: str, weight: Tensor) -> None:

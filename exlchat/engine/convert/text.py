@@ -18,8 +18,12 @@ from exlchat.untrusted.files import UntrustedFileError
 CALIBRATION, EVALUATION = "calibration", "evaluation"
 LARGEST_TEXT = 64_000_000
 """Bytes of a text: some ten times what the most tokens need."""
-_RUN = 64
-_SHARED = "the calibration text holds {count} runs of 64 tokens of the text that results are measured on"
+_RUN, _STEP = 256, 64
+"""Characters. The bundled texts share single lines of code, of half that length at most."""
+_SHARED = (
+    f"the calibration text holds {{count}} runs of {_RUN} characters of the text that results are measured on; leave "
+    "those out"
+)
 
 
 def bundled_text(name: str) -> str:
@@ -65,26 +69,19 @@ def rows_of(text: str, tokenizer: Tokenizer, tokens: int, length: int) -> Tensor
     return torch.tensor([begin + ids[start : start + each] for start in starts])
 
 
-def check_apart(calibration: Tensor, evaluation: Tensor) -> None:
-    """Sees that a model is not measured on what it was made with.
+def check_apart(calibration: str, evaluation: str) -> None:
+    """Sees that a model is not measured on what it was made with, however the text is broken into lines.
 
     Raises:
-        ModelError: the rows share runs of tokens.
+        ModelError: the texts share runs of characters.
     """
-    known = _runs(evaluation, step=_RUN)
-    count = len(known & _runs(calibration, step=1)) if known else 0
+    made, measured = (" ".join(text.split()) for text in (calibration, evaluation))
+    known = {measured[first : first + _RUN] for first in range(0, len(measured) - _RUN + 1, _STEP)}
+    count = sum(made[first : first + _RUN] in known for first in range(len(made) - _RUN + 1))
     if count:
-        raise ModelError(_SHARED.format(count=count) + "; leave that text out, or measure on another one")
+        raise ModelError(_SHARED.format(count=count))
 
 
 def digest(rows: Tensor) -> str:
     """A name for these tokens."""
     return hashlib.blake2b(rows.numpy().tobytes() + str(tuple(rows.shape)).encode(), digest_size=16).hexdigest()
-
-
-def _runs(rows: Tensor, *, step: int) -> set[bytes]:
-    found: set[bytes] = set()
-    for row in rows.to(torch.int32).numpy():
-        content = row.tobytes()
-        found.update(content[4 * at : 4 * (at + _RUN)] for at in range(0, len(row) - _RUN + 1, step))
-    return found

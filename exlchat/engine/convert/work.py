@@ -22,7 +22,7 @@ from exlchat.engine.weights.files import read_object
 from exlchat.llm.info import ModelError
 from exlchat.untrusted.files import UntrustedFileError, read_bytes
 
-_JOB = "job.json"
+JOB = "job.json"
 _FORMAT = 1
 _LARGEST_PART = 2**36
 """Bytes; a layer of the largest models has a sixteenth of it."""
@@ -40,7 +40,7 @@ class WorkFolder:
     """
 
     def __init__(self, path: Path, job: Mapping[str, str | int | float]) -> None:
-        self.path = path
+        self.path, self.job = path, job
         wanted = {"format": _FORMAT, **job}
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ class WorkFolder:
             if found is None:
                 if any(entry.name != "lock" and not entry.name.startswith(".") for entry in path.iterdir()):
                     raise ModelError(f"{path}: holds other files; name an empty or new folder with --work")
-                _write(path / _JOB, json.dumps(wanted, indent=2).encode() + b"\n")
+                _write(path / JOB, json.dumps(wanted, indent=2).encode() + b"\n")
         except Timeout:
             raise ModelError(
                 f"{path}: another conversion is at work there; wait for it or name another --work"
@@ -109,7 +109,7 @@ class WorkFolder:
 
 def job_of(path: Path) -> dict[str, Any] | None:
     """What a work folder was made for; `None` where it is none. Raises `ModelError` if that is damaged."""
-    return read_object(path / _JOB)
+    return read_object(path / JOB)
 
 
 def damaged(file: Path, why: str) -> ModelError:

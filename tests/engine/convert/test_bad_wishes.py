@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from exlchat.engine import ModelError
 from exlchat.engine.convert import output
 from exlchat.engine.convert.run import Wishes, convert
-from exlchat.engine.convert.text import EVALUATION, bundled_text
+from exlchat.engine.convert.text import CALIBRATION, EVALUATION, bundled_text, check_apart
 from exlchat.engine.formats import gptq_writer
 from exlchat.engine.formats.gptq_writer import GptqRecipe
 from tests.engine.convert.sources import converted, save_source
@@ -49,6 +51,20 @@ def test_what_float16_cannot_hold_is_named(source: Path, tmp_path: Path) -> None
         converted(broken, tmp_path / "out", 4)
 
 
+@pytest.mark.parametrize("name", ["model.layers.0.self_attn.v_proj.weight", "lm_head.weight"])
+def test_a_matrix_that_float16_cannot_hold_is_named(source: Path, tmp_path: Path, name: str) -> None:
+    broken = changed(source, tmp_path / "broken", name, 1e5)
+    with pytest.raises(ModelError, match=rf"{name.removesuffix('.weight')}: holds 100000; float16, .* ends at 65504"):
+        converted(broken, tmp_path / "out", 4)
+
+
+def test_a_model_of_which_no_matrix_fits_is_refused_at_once(tmp_path: Path) -> None:
+    source = save_source("llama", tmp_path / "odd", hidden_size=72, head_dim=18, intermediate_size=100)
+    with pytest.raises(ModelError, match="EXL2 can hold none of its matrices"):
+        converted(source, tmp_path / "out", 4)
+    assert not (tmp_path / "out.work").exists()
+
+
 def test_a_text_that_is_too_short(source: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("a few words")
     with pytest.raises(ModelError, match=r"the text has \d+ tokens, and one row takes \d+; give a longer one"):
@@ -56,9 +72,14 @@ def test_a_text_that_is_too_short(source: Path, tmp_path: Path) -> None:
 
 
 def test_a_text_that_results_are_measured_on(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("Something of my own. " * 50 + bundled_text(EVALUATION)[:40_000])
-    with pytest.raises(ModelError, match="runs of 64 tokens of the text that results are measured on"):
-        converted(source, tmp_path / "out", 4, text=tmp_path / "text", tokens=100_000, checked=8192)
+    middle = bundled_text(EVALUATION)[90_000:91_000]
+    (tmp_path / "text").write_text("Something of my own. " * 50 + " ".join(middle.split()))
+    with pytest.raises(ModelError, match="runs of 256 characters of the text that results are measured on"):
+        converted(source, tmp_path / "out", 4, text=tmp_path / "text")
+
+
+def test_the_bundled_texts_are_apart() -> None:
+    check_apart(bundled_text(CALIBRATION), bundled_text(EVALUATION))
 
 
 def test_a_source_that_is_in_exl2_already(source: Path, tmp_path: Path) -> None:
@@ -108,20 +129,47 @@ def test_the_work_folder_of_another_job(source: Path, tmp_path: Path) -> None:
 
 def test_a_disk_that_is_too_small(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output.shutil, "disk_usage", lambda _: type("usage", (), {"free": 1000})())
-    with pytest.raises(ModelError, match=r"GB are needed and 0\.0 GB free"):
+    with pytest.raises(ModelError, match=r"[\d.]+ MB are needed and 0\.0 MB free"):
         converted(source, tmp_path / "out", 4)
 
 
-def test_a_disk_that_fills_up_keeps_what_is_done(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+def test_a_disk_that_is_too_small_for_all_files_together(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = converted(source, tmp_path / "one", 8)[0].bytes
+    monkeypatch.setattr(output.shutil, "disk_usage", lambda _: type("usage", (), {"free": int(2.5 * one)})())
+    with pytest.raises(ModelError, match="are needed and"):
+        converted(source, tmp_path / "out", 8, 7, 6)
+    with pytest.raises(ModelError, match="are needed and"):
+        converted(source, tmp_path / "out", 8, verify=True)
+    converted(source, tmp_path / "out", 8)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(output, "save_file", full)
-        with pytest.raises(ModelError, match=r"cannot be written \(no space left on device\); what is done is kept"):
-            converted(source, tmp_path / "out", 4)
-    assert not (tmp_path / "out").exists()
-    assert converted(source, tmp_path / "out", 4)[0].folder == tmp_path / "out"
+
+_FULL = """
+import resource, signal, sys
+from pathlib import Path
+from tests.engine.convert.sources import converted
+from exlchat.llm.info import ModelError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+limit, *folders = sys.argv[1:]
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
+try:
+    converted(*map(Path, folders), 4)
+except ModelError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("limit", [100_000, 40_000])
+def test_a_disk_that_takes_no_more_keeps_what_is_done(source: Path, tmp_path: Path, limit: int) -> None:
+    """The kernel refuses what is too long for a file: that of the weights, or before that a layer's codes."""
+    out = tmp_path / "out"
+    ran = subprocess.run([sys.executable, "-c", _FULL, str(limit), source, out], capture_output=True, text=True)
+    assert "cannot be written" in ran.stdout and "what is done is kept" in ran.stdout, ran.stderr
+    assert "file too large" in ran.stdout.lower()
+    assert ran.stdout.count("\n") == 1
+    assert not out.exists()
+    assert converted(source, out, 4)[0].folder == out
 
 
 def test_weights_of_a_gptq_model_are_said_to_lose_twice(tmp_path: Path) -> None:

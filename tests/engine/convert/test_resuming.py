@@ -3,55 +3,93 @@
 from __future__ import annotations
 
 import hashlib
-import random
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.engine.convert.sources import save_source
+from exlchat.engine import ModelError
+from tests.engine.convert.sources import converted, save_source
 
-_COMMAND = """
-import sys, torch
+# Each attempt is a process of its own; forked, for torch takes two seconds to import.
+_KILLED = """
+import os, random, signal, sys, time, torch
 torch.set_num_threads(1)
 from pathlib import Path
 from exlchat.engine.convert.run import Wishes, convert
-source, out = map(Path, sys.argv[1:])
-print("begun", flush=True)
-wishes = Wishes(source, out, (4.0,), torch.device("cpu"), tokens=768, checked=512)
-convert(wishes, lambda step: print(step, flush=True), print)
+source, out, kills = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+wishes = Wishes(source, out, (4.0, 3.0), torch.device("cpu"), tokens=512, checked=256, verify=True)
+draws = random.Random(7)
+
+def attempt():
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        convert(wishes, lambda step: os.write(write, b"."), lambda line: None)
+        os._exit(0)
+    os.close(write)
+    return child, read
+
+child, read = attempt()
+steps = 0
+while os.read(read, 1):
+    steps += 1
+assert os.waitpid(child, 0)[1] == 0
+out.rename(out.with_name("whole"))
+import shutil
+shutil.rmtree(f"{out}.work")
+ended = 0
+while ended < kills:
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.rmtree(f"{out}.work", ignore_errors=True)
+    finished = False
+    while not finished:
+        child, read = attempt()
+        # What is done already is passed over in fewer steps, so that late moments come up too.
+        for _ in range(draws.randrange(1, steps // 3) if ended < kills else 10**9):
+            if not os.read(read, 1):
+                break
+        else:
+            time.sleep(draws.random() / 50)
+            os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+        os.close(read)
+        finished = status == 0
+        assert finished or status == signal.SIGKILL, status
+        ended += not finished
+print(ended)
 """
 
 
 def digest(folder: Path) -> dict[str, str]:
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.iterdir())}
-
-
-def start(source: Path, out: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", _COMMAND, source, out], stdout=subprocess.PIPE, text=True)
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
 
 
 def test_the_same_bytes_after_any_kill(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    source = save_source("llama", tmp_path / "source")
-    whole = start(source, tmp_path / "whole")
-    assert whole.stdout is not None
-    steps = len(whole.stdout.read().splitlines())
-    assert whole.wait() == 0
-    draws = random.Random(7)
-    kills = max(int(request.config.getoption("--kills")) // 10, 3)
-    for _ in range(kills):
-        child = start(source, tmp_path / "out")
-        assert child.stdout is not None
-        for _ in range(draws.randrange(1, steps)):
-            child.stdout.readline()
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
-    last = start(source, tmp_path / "out")
-    last.communicate()
-    assert last.returncode == 0 or (tmp_path / "out").exists()
-    assert digest(tmp_path / "out") == digest(tmp_path / "whole")
+    source = save_source("llama", tmp_path / "source", num_hidden_layers=1)
+    kills = request.config.getoption("--kills")
+    command = [sys.executable, "-c", _KILLED, source, tmp_path / "out", str(kills)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert int(ran.stdout) >= kills
+    files = digest(tmp_path / "out")
+    assert {"4bpw/output.safetensors", "3bpw/output.safetensors"} <= files.keys()
+    assert files == digest(tmp_path / "whole")
     # What was written stays out of the way of the next.
-    assert not list(tmp_path.glob(".*unfinished"))
+    assert not list(tmp_path.rglob(".*unfinished"))
+
+
+def test_a_finished_conversion_is_told_again_and_not_made_again(tmp_path: Path) -> None:
+    source = save_source("llama", tmp_path / "source")
+    first = converted(source, tmp_path / "out", 4, 3)
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("*")}
+    assert converted(source, tmp_path / "out", 4, 3) == first
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("*")} == before
+    with pytest.raises(ModelError, match="is there already; nothing is overwritten"):
+        converted(source, tmp_path / "out", 4, 3, head_bits=8)

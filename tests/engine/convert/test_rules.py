@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,30 @@ def test_a_block_of_which_a_part_is_float(made: Path, tmp_path: Path) -> None:
     parts = dict.fromkeys(("q_weight", "q_scale", "q_scale_max", "q_groups", "q_invperm"))
     found = broken(made, tmp_path / "mixed", **parts, weight=torch.zeros(64, 96).half())
     assert any("some of gate_proj, up_proj, down_proj are in EXL2 and some are not" in problem for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "line"),
+    [
+        ("model.layers.1.input_layernorm.weight", None, "input_layernorm.weight is missing"),
+        ("model.norm.weight", torch.ones(32).half(), "model.norm.weight is 32, but config.json makes it 64"),
+        ("lm_head.*", None, "lm_head.weight is missing"),
+        ("model.layers.0.mlp.*", None, "gate_proj"),
+        ("model.layers.0.self_attn.q_proj.bias", torch.zeros(64).half(), "q_proj has a bias that config.json does not"),
+    ],
+)
+def test_what_is_missing_or_of_another_size(
+    made: Path, tmp_path: Path, name: str, tensor: Tensor | None, line: str
+) -> None:
+    for file in made.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    tensors = {
+        key: value for key, value in load_file(made / "output.safetensors").items() if not fnmatch(key, name)
+    }
+    if tensor is not None:
+        tensors[name] = tensor
+    save_file(tensors, tmp_path / "output.safetensors")
+    assert any(line in problem for problem in rules.check_folder(tmp_path)), rules.check_folder(tmp_path)
 
 
 def test_sizes_and_widths() -> None:
