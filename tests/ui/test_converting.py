@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -27,12 +28,14 @@ def test_a_file_is_made_and_measured(source: Path, tmp_path: Path, capsys: pytes
     assert "divergence" in out
     assert "perplexity" in out
     assert "model.layers.0.mlp.down_proj: " in err
+    assert "4 bits, the best widths: predicted divergence 0." in err
     out_folder, plot = tmp_path / "out", tmp_path / "plot.svg"
     arguments = ["evaluate", str(out_folder), "--reference", str(source), *_SHORT, "--plot", str(plot)]
     assert cli.main(arguments) == 0
     table = capsys.readouterr().out
     assert "EXL2" in table
     assert "divergence" in table
+    assert re.search(r"to 0\.25 +to 0\.5 +to 0\.75 +to 0\.95 +above", table)
     assert ElementTree.parse(plot).getroot().tag.endswith("svg")
     assert cli.main([*arguments[:-2], "--json"]) == 0
     content = json.loads(capsys.readouterr().out)

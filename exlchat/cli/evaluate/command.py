@@ -108,7 +108,8 @@ def _as_json(report: Report) -> dict[str, object]:
 
     entries = [{**asdict(entry), "model": str(entry.model)} for entry in report.entries]
     reference = None if report.reference is None else str(report.reference)
-    return {"windows": report.windows, "length": report.length, "reference": reference, "models": entries}
+    text = {"windows": report.windows, "length": report.length, "text": report.text}
+    return {**text, "reference": reference, "models": entries}
 
 
 def _kinds(text: str) -> tuple[str, ...]:

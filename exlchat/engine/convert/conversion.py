@@ -190,9 +190,7 @@ class Conversion:
         return found
 
     def _open(self) -> tuple[Transformer, ObservingLoader]:
-        return open_observed(
-            self._checkpoint, self._spec, self._device, self._rows.shape[1], greatest=GREATEST
-        )
+        return open_observed(self._checkpoint, self._spec, self._device, self._rows.shape[1], greatest=GREATEST)
 
     def _read(self, passes: Passes, index: int, *, moments: bool) -> Notes | None:
         if index < self._layers:

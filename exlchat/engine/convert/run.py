@@ -21,8 +21,8 @@ from exlchat.engine.evaluate.measures import Figures
 from exlchat.engine.formats.inventory import parameter_count, stored_bits
 from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.model.spec import ModelSpec
-from exlchat.engine.text.tokenizer import Tokenizer
 from exlchat.engine.placement import shortage_named
+from exlchat.engine.text.tokenizer import Tokenizer
 from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.llm.info import ModelError
 
@@ -119,7 +119,7 @@ def convert(wishes: Wishes, on_step: OnStep, tell: Callable[[str], None]) -> lis
         with shortage_named(wishes.device, "free some, or take --device cpu; what is done is kept"):
             conversion = Conversion(checkpoint, rows, wishes.device, work, tuple(outs), on_step=on_step)
             measured = conversion.measure()
-            maker = _Maker(conversion, measured, wishes, work, Checked(checked, conversion.caches(checked)))
+            maker = _Maker(conversion, measured, wishes, work, Checked(checked, conversion.caches(checked)), tell)
             written = [
                 maker.make(bits, work.path / f"same-{bits!r}" if same else folder, same=same)
                 for bits, folder in sorted(outs.items(), reverse=True)
@@ -149,9 +149,7 @@ def _made(
     return found
 
 
-def _room(
-    outs: Mapping[float, Path], made: set[float], wishes: Wishes, shapes: Shapes, work: Path
-) -> dict[Path, int]:
+def _room(outs: Mapping[float, Path], made: set[float], wishes: Wishes, shapes: Shapes, work: Path) -> dict[Path, int]:
     """Bytes that are still to be written: codes of one file at a time, the files, and those to compare with."""
     floats = 2 * shapes.floats + shapes.header_bytes
     codes = {bits: budget.most_bits(shapes.matrices, bits, wishes.head_bits) // 8 for bits in outs}
@@ -182,6 +180,7 @@ class _Maker:
     wishes: Wishes
     work: WorkFolder
     checked: Checked
+    tell: Callable[[str], None]
 
     def make(self, bits: float, folder: Path, *, same: bool) -> Written:
         """Unless it is there; measures it in any case."""
@@ -189,6 +188,8 @@ class _Maker:
         plan = budget.plan(tables, bits, head_width=self.wishes.head_bits, same=same)
         name = _name(bits, self.wishes.head_bits, same=same)
         if output.job_of(folder) != job_digest(self.work.job, name):
+            kind = "equal widths" if same else "the best widths"
+            self.tell(f"{bits:g} bits, {kind}: predicted divergence {plan.loss:.4f} nats a token")
             self.conversion.round(plan, self.measured, name)
             dataset = "bundled" if self.wishes.text is None else self.wishes.text.name
             self.conversion.write(folder, plan, self.measured, name, dataset)

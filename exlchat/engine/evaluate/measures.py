@@ -8,8 +8,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from exlchat.llm.info import ModelError
+
 CONFIDENCES = (0.25, 0.5, 0.75, 0.95)
 """Between the bins by how sure the reference is of its likeliest token."""
+_LOST = 700.0
+"""Nats a token whose perplexity no number holds."""
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 
@@ -91,8 +95,12 @@ class Places:
         self.places_in += [window] * len(logits)
 
     def figures(self) -> Figures:
+        """Raises `ModelError` for a model that says nothing of the text."""
         own = torch.cat(self.likelihoods).double()
-        perplexity = math.exp(-float(own.mean()))
+        lost = -float(own.mean())
+        if lost > _LOST:
+            raise ModelError(f"the model gives the text no likelihood ({lost:.0f} nats a token); get it again")
+        perplexity = math.exp(lost)
         if not self.divergences:
             return Figures(len(own), perplexity)
         reference = torch.cat(self.reference_likelihoods).double()

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import torch
 
-from exlchat.engine.convert.text import EVALUATION, bundled_text, read_text, rows_of
+from exlchat.engine.convert.text import EVALUATION, bundled_text, digest, read_text, rows_of
 from exlchat.engine.evaluate.compare import Read, figures_of, read_with
 from exlchat.engine.evaluate.measures import Figures
 from exlchat.engine.formats.inventory import describe_format
 from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.model.spec import ModelSpec
+from exlchat.engine.placement import shortage_named
 from exlchat.engine.text.tokenizer import Tokenizer
 from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.llm.info import ModelError
@@ -53,9 +54,11 @@ class Entry:
     Args:
         bytes: of its files of weights.
         kv_cache: `None`: keys and values as they were computed.
+        identity: of its weights and configuration.
     """
 
     model: Path
+    identity: str
     format: str
     bytes: int
     kv_cache: str | None
@@ -64,10 +67,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Args: windows, length: of the text. entries: the smallest file first."""
+    """Args: windows, length: of the text. text: a hash of its tokens. entries: the smallest file first."""
 
     windows: int
     length: int
+    text: str
     reference: Path | None
     entries: list[Entry]
 
@@ -96,17 +100,19 @@ def evaluate(wishes: Wishes, on_step: Callable[[str, int, int], None]) -> Report
             done += 1
             on_step(folder.name, done, layers)
 
-        return read_with(kv_caches, checkpoints[folder], rows, wishes.device, tick)
+        with shortage_named(wishes.device, "free some, or take --device cpu"):
+            return read_with(kv_caches, checkpoints[folder], rows, wishes.device, tick)
 
     reference = None if wishes.reference is None else read(wishes.reference, [None])[0]
     entries = []
     for folder in wishes.models:
-        kind, size = describe_format(checkpoints[folder]), _bytes(folder)
+        kind, size, identity = describe_format(checkpoints[folder]), _bytes(folder), checkpoints[folder].identity
         kinds = (None, *wishes.kv_caches)
         for kv_cache, with_it in zip(kinds, read(folder, kinds), strict=True):
             figures = figures_of(with_it, rows, reference)
-            entries.append(Entry(folder, kind, size, kv_cache, figures))
-    return Report(rows.shape[0], rows.shape[1], wishes.reference, sorted(entries, key=lambda entry: entry.bytes))
+            entries.append(Entry(folder, identity, kind, size, kv_cache, figures))
+    entries.sort(key=lambda entry: entry.bytes)
+    return Report(rows.shape[0], rows.shape[1], digest(rows), wishes.reference, entries)
 
 
 def _spec(checkpoint: Checkpoint) -> ModelSpec:

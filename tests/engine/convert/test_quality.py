@@ -24,7 +24,7 @@ from exlchat.paths import bundled_model
 from tests.engine.convert.sources import CPU, converted, save_source
 from tests.engine.convert.test_rounding import STEPS, inputs, matrix
 
-LAYERS = 2
+LAYERS = 1
 """Of the guide's six; whole, it would take minutes."""
 
 
@@ -56,18 +56,16 @@ def moved(figures: Figures) -> float:
     return figures.divergence.mean
 
 
-def test_it_moves_less_than_equal_widths_and_far_less_than_rounding_alone(trained: Path, tmp_path: Path) -> None:
-    own, same = converted(trained, tmp_path / "own", 3, verify=True, tokens=16_384, checked=4096)
+def test_it_moves_less_than_equal_widths_and_than_rounding_to_more_bits(trained: Path, tmp_path: Path) -> None:
+    own, same = converted(trained, tmp_path / "own", 3, verify=True, tokens=8192, checked=4096)
     tensors, config = load_file(trained / "model.safetensors"), json.loads((trained / "config.json").read_text())
-    three = [Section(3, 1.0, 64)]
-    write_model(
-        tensors, config, tmp_path / "plain", body=three, head=three, extra_files=[trained / "tokenizer.json"]
-    )
+    five = [Section(5, 1.0, 64)]
+    write_model(tensors, config, tmp_path / "plain", body=five, head=five, extra_files=[trained / "tokenizer.json"])
     wishes = Wishes((tmp_path / "plain",), CPU, trained, tokens=4096, context=1024)
     plain = evaluate(wishes, lambda *_: None).entries[0]
-    print(own.bytes, same.bytes, plain.bytes, moved(own.figures), moved(same.figures), moved(plain.figures), own.predicted, same.predicted)
-    assert moved(own.figures) < 0.25 * moved(plain.figures)
-    assert moved(own.figures) < 0.8 * moved(same.figures)
+    assert own.bytes < plain.bytes
+    assert moved(own.figures) < 0.7 * moved(plain.figures)
+    assert moved(own.figures) < 0.5 * moved(same.figures)
     assert own.predicted < same.predicted
     # A prediction of another size would predict nothing.
     assert 0.4 < own.predicted / moved(own.figures) < 1.5
@@ -100,7 +98,6 @@ def test_codes_that_are_improved_lose_less(bits: int, monkeypatch: pytest.Monkey
 
     improved = once()
     monkeypatch.setattr(rounding, "_PASSES", 0)
-    print(improved / once())
     assert improved < 0.97 * once()
 
 

@@ -77,7 +77,7 @@ def test_a_block_of_which_a_part_is_float(made: Path, tmp_path: Path) -> None:
         ("model.layers.1.input_layernorm.weight", None, "input_layernorm.weight is missing"),
         ("model.norm.weight", torch.ones(32).half(), "model.norm.weight is 32, but config.json makes it 64"),
         ("lm_head.*", None, "lm_head.weight is missing"),
-        ("model.layers.0.mlp.*", None, "gate_proj"),
+        ("model.layers.0.mlp.*", None, "mlp.down_proj.weight is missing"),
         ("model.layers.0.self_attn.q_proj.bias", torch.zeros(64).half(), "q_proj has a bias that config.json does not"),
     ],
 )
@@ -86,9 +86,7 @@ def test_what_is_missing_or_of_another_size(
 ) -> None:
     for file in made.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    tensors = {
-        key: value for key, value in load_file(made / "output.safetensors").items() if not fnmatch(key, name)
-    }
+    tensors = {key: value for key, value in load_file(made / "output.safetensors").items() if not fnmatch(key, name)}
     if tensor is not None:
         tensors[name] = tensor
     save_file(tensors, tmp_path / "output.safetensors")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from exlchat.engine import ModelError
 from exlchat.engine.evaluate.compare import figures_of, read
@@ -92,6 +93,15 @@ def test_places_where_the_reference_gives_nothing_are_no_trouble() -> None:
     figures = places.figures()
     assert figures.divergence is not None
     assert 0 < figures.divergence.mean < 10
+
+
+def test_a_model_that_gives_the_text_no_likelihood_is_told(tmp_path: Path) -> None:
+    source = save_source("llama", tmp_path / "source")
+    tensors = load_file(source / "model.safetensors")
+    tensors["lm_head.weight"] *= 1e6
+    save_file(tensors, source / "model.safetensors")
+    with pytest.raises(ModelError, match=r"gives the text no likelihood \(\d+ nats a token\)"):
+        evaluate(Wishes((source,), CPU, tokens=512), lambda *_: None)
 
 
 def test_models_of_other_tokens_are_refused(tmp_path: Path) -> None:
