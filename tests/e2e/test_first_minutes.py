@@ -19,8 +19,8 @@ pytestmark = [
     ),
 ]
 
-SAID = r"tokens/s|tok/s"
-"""An answer has ended."""
+SAID = "began after"
+"""An answer has ended: its speed is told before that."""
 
 
 def exlchat(folder: Path, *arguments: str) -> Tmux:
