@@ -25,7 +25,7 @@ def test_what_was_said_incognito_is_lost_by_quitting_twice_and_stands_nowhere(tm
         terminal.wait_for("nothing is kept")
         terminal.type(f"how do I quit? {MARKER}")
         terminal.keys("Enter")
-        terminal.wait_for("began after", LOAD_SECONDS)
+        terminal.wait_for("tokens/s", LOAD_SECONDS)
         terminal.type(f"a draft {MARKER}")
         terminal.keys("C-q")
         terminal.wait_for("2 messages said incognito will be lost")

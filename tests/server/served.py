@@ -54,7 +54,7 @@ class Served:
         return f"http://127.0.0.1:{self.port}/v1"
 
     def noted(self, count: int) -> Record:
-        """The newest record, when there are so many: the reply is sent before it is noted."""
+        """The newest record of a server of one's own, when there are so many: a reply is sent before it is noted."""
         until(lambda: len(self.records) >= count)
         assert len(self.records) == count
         return self.records[-1]

@@ -221,10 +221,8 @@ def test_a_schema_that_nothing_can_be_held_to_is_refused(guide: Served) -> None:
 def test_fields_of_other_servers_are_named_and_mean_nothing(guide: Served) -> None:
     body = {"messages": QUESTION, "max_tokens": 3}
     plain = guide.ask(CHAT, body)
-    until(lambda: guide.desk.running == 0)
-    before = len(guide.records)
     reply = guide.ask(CHAT, {**body, "truncate_everything": 7, "zeta\r\nx-evil: 1": None, "ümlaut": 1})
     assert reply.json["choices"] == plain.json["choices"]
     assert reply.headers["x-exlchat-ignored"] == "truncate_everything, zeta x-evil: 1"
     assert "x-evil" not in reply.headers
-    assert guide.noted(before + 1).ignored == ("truncate_everything", "zeta x-evil: 1", "\u00fcmlaut")
+    until(lambda: any(one.ignored == ("truncate_everything", "zeta x-evil: 1", "\u00fcmlaut") for one in guide.records))
