@@ -1,10 +1,11 @@
 """What converted files lose beside the original converter's, and how long a model takes.
 
     python -m benchmarks.converting quality SOURCE IDS [--text FILE] [--tokens 256k]
-    python -m benchmarks.converting speed [--shape llama-8b] [--tokens 256k]
+    python -m benchmarks.converting speed [--shape llama-8b] [--tokens 256k] [--card GIB]
 
 `quality`: IDS is a safetensors file with `input_ids`, of which 16 rows of 1,024 are measured on. `speed`: two layers
-and the head of random weights on a GPU, and what that comes to for all layers of the shape.
+and the head of random weights on a GPU, what that comes to for all layers of the shape, and the memory that it takes
+of a card of so many GiB.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ def main() -> None:
     parser.add_argument("--text", type=Path)
     parser.add_argument("--tokens", type=int, default=256 * 1024)
     parser.add_argument("--shape", default="llama-8b")
+    parser.add_argument("--card", type=float, help="GiB; the rest of the card's memory is taken away")
     parser.add_argument("--head", type=int, nargs="*", default=[0], help="0: with the body; else its bits")
     typed = parser.parse_args()
     device = choose_device("auto")
@@ -54,7 +56,7 @@ def main() -> None:
         if typed.what == "quality":
             quality(typed, device, Path(folder))
         else:
-            speed(named_shape(typed.shape), typed.tokens, device, Path(folder))
+            speed(named_shape(typed.shape), typed.tokens, typed.card, device, Path(folder))
 
 
 def quality(typed: argparse.Namespace, device: torch.device, folder: Path) -> None:
@@ -86,27 +88,42 @@ def quality(typed: argparse.Namespace, device: torch.device, folder: Path) -> No
             )
 
 
-def speed(shape: Shape, tokens: int, device: torch.device, folder: Path) -> None:
+def speed(shape: Shape, tokens: int, card: float | None, device: torch.device, folder: Path) -> None:
     layers = 2
+    beside = torch.empty(0, dtype=torch.uint8, device=device)
+    if card is not None:
+        free, _ = torch.cuda.mem_get_info(device)
+        beside = torch.empty(max(free - int(card * 2**30), 0), dtype=torch.uint8, device=device)
     source = write_random(shape, layers, folder / "source", device)
     text = folder / "text.txt"
     text.write_text("".join(chr(97 + number * number * 7919 % 26) for number in range(2 * tokens)), encoding="utf-8")
     spent: dict[str, list[float]] = {}
+    peaks: dict[str, list[float]] = {}
     last = time.monotonic()
+
+    def peak(phase: str) -> None:
+        most = torch.cuda.max_memory_allocated(device) - beside.numel()
+        peaks.setdefault(phase, []).append(round(most / 2**30, 1))
+        torch.cuda.reset_peak_memory_stats(device)
 
     def note(step: Step) -> None:
         nonlocal last
         if step.line:
+            peak(step.phase)
             return
         if device.type == "cuda":
             torch.cuda.synchronize()
         now = time.monotonic()
         spent.setdefault(step.phase, []).append(now - last)
         last = now
+        peak(step.phase)
 
-    torch.cuda.reset_peak_memory_stats()
     began = time.monotonic()
-    convert(Wishes(source, folder / "out", (4.0,), device, text=text, tokens=tokens), note, print)
+    try:
+        convert(Wishes(source, folder / "out", (4.0,), device, text=text, tokens=tokens), note, print)
+    finally:
+        peak("reading back")
+        print("peaks of memory, GiB:", ", ".join(f"{phase} {most}" for phase, most in peaks.items()))
     print(f"{shape.name}, {layers} layers and the head: {time.monotonic() - began:.0f} s in all")
     total = 0.0
     for phase, seconds in spent.items():
@@ -117,7 +134,7 @@ def speed(shape: Shape, tokens: int, device: torch.device, folder: Path) -> None
         total += all_layers
         print(f"{phase}: {of_layer:.1f} s a layer, head {head:.1f} s, all {all_layers / 60:.1f} min ({seconds})")
     print(f"{shape.name}, {shape.layers} layers: {total / 60:.1f} min")
-    print(f"peak memory: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
+    print(f"peak memory: {max(map(max, peaks.values())):.1f} GiB")
 
 
 def write_random(shape: Shape, layers: int, folder: Path, device: torch.device) -> Path:

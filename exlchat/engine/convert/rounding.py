@@ -54,12 +54,12 @@ def statistics(moments: Tensor, name: str) -> Statistics:
     if wrong:
         raise ModelError(f"{name}: {wrong} of its {len(moments)} inputs are no numbers on the calibration text")
     order = diagonal.argsort(descending=True, stable=True)
-    sorted_moments = moments[order][:, order].double()
-    mean = float(sorted_moments.diagonal().mean()) or 1.0
+    sorted_moments = moments[order][:, order]
+    mean = float(sorted_moments.diagonal().double().mean()) or 1.0
     dead = sorted_moments.diagonal() == 0
     damp = _DAMP * mean
     for _ in range(_TRIES):
-        damped = sorted_moments.clone()
+        damped = sorted_moments.double()
         damped.diagonal().add_(damp)
         damped.diagonal()[dead] = mean
         lower, failed = torch.linalg.cholesky_ex(damped)
@@ -70,7 +70,7 @@ def statistics(moments: Tensor, name: str) -> Statistics:
             del lower
             upper, failed = torch.linalg.cholesky_ex(inverse, upper=True)
             if not int(failed):
-                return Statistics(order, sorted_moments.float(), upper.float())
+                return Statistics(order, sorted_moments, upper.float())
         damp *= 2
     raise ModelError(
         f"{name}: what it reads on the calibration text gives no matrix that can be inverted; give more text"
@@ -116,6 +116,7 @@ def _losses(
     size: int,
 ) -> Tensor:
     rows = weight.unsqueeze(1).repeat(1, len(widths), 1)
+    flat = rows.view(len(rows), -1)
     half = halves(widths, weight.device)
     found = []
     for first in range(0, len(weight), size):
@@ -124,7 +125,7 @@ def _losses(
         chosen = search(steps, rows[first:end], inside, widths, importance=importance, parts=parts)
         scale = torch.stack([torch.cat([part.values for part in of_width]) for of_width in chosen])
         _, errors = steps.rounded(rows[first:end], inside, scale, half)
-        rows[end:] -= torch.einsum("rk,rbn->kbn", stats.upper[first:end, end:], errors)
+        flat[end:].addmm_(stats.upper[first:end, end:].T, errors.flatten(1), alpha=-1)
         lost = errors.square().sum(0) * importance
         found.append(torch.stack([part.sum(1) for part in torch.split(lost, list(parts), dim=1)], dim=1))
     return torch.stack(found, dim=1).cpu()
@@ -148,12 +149,12 @@ class Rounded:
 
     def values(self) -> Tensor:
         """float32 `[K, N]` in stored order, as the reader multiplies and rounds them."""
-        parts = []
+        found = torch.empty_like(self.codes)
         row = 0
         for (_, rows), scales in zip(self.layout, self.scales, strict=True):
-            parts.append((self.codes[row : row + rows] * scales.values).half().float())
+            found[row : row + rows] = (self.codes[row : row + rows] * scales.values).half()
             row += rows
-        return torch.cat(parts)
+        return found
 
     def tensors(self) -> dict[str, Tensor]:
         """The five EXL2 tensors, on the CPU."""
@@ -194,9 +195,10 @@ def round_matrix(steps: Steps, weight: Tensor, stats: Statistics, layout: Layout
         found = search(steps, group, inside, [bits], importance=importance, parts=[weight.shape[1]])[0][0]
         of_group, errors = steps.rounded(group, inside, found.values[None], halves([bits], rows.device))
         codes[first:end] = of_group[:, 0]
-        rows[end:] -= stats.upper[first:end, end:].T @ errors[:, 0]
+        rows[end:].addmm_(stats.upper[first:end, end:].T, errors[:, 0], alpha=-1)
         scales.append(found)
         first = end
+    del rows
     rounded = Rounded(layout, codes, scales, stats)
     _improve(steps, rounded, weight, importance)
     return rounded
@@ -205,15 +207,15 @@ def round_matrix(steps: Steps, weight: Tensor, stats: Statistics, layout: Layout
 def lost(rounded: Rounded, weight: Tensor) -> tuple[float, float]:
     """Mean square of what a matrix gives wrong on the calibration text, and of what it gives."""
     moments = rounded.stats.moments
-    error = rounded.values() - weight
-    return float((error * (moments @ error)).sum()), float((weight * (moments @ weight)).sum())
+    error = rounded.values().sub_(weight)
+    return float((moments @ error).mul_(error).sum()), float((moments @ weight).mul_(weight).sum())
 
 
 def _improve(steps: Steps, rounded: Rounded, weight: Tensor, importance: Tensor) -> None:
     """Coordinate descent: scales with codes held, then each row's codes with all others held. No step loses."""
     curve = rounded.stats.moments.clone()
     curve.diagonal().add_(_RIDGE * float(curve.diagonal().mean()))
-    gradient = curve @ (rounded.values() - weight)
+    gradient = curve @ rounded.values().sub_(weight)
     for _ in range(_PASSES):
         first = 0
         for number, (bits, rows) in enumerate(rounded.layout):
@@ -229,5 +231,5 @@ def _improve(steps: Steps, rounded: Rounded, weight: Tensor, importance: Tensor)
             steps.improve(rounded.codes[group], start, curve[group, group], scales.values, 1 << (bits - 1))
             rounded.scales[number] = scales
             after = (rounded.codes[group] * scales.values).half().float()
-            gradient += curve[:, group] @ (after - before)
+            gradient.addmm_(curve[:, group], after - before)
             first += rows

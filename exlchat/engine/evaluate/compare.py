@@ -13,6 +13,7 @@ from exlchat.engine.convert.passes import Passes
 from exlchat.engine.evaluate.measures import Figures, Places
 from exlchat.engine.layers.transformer import Stream, Transformer
 from exlchat.engine.model.architecture import read_spec
+from exlchat.engine.model.spec import ModelSpec
 from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.llm.info import ModelError
 
@@ -22,24 +23,25 @@ _AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A text as a model has read it: what its head makes logits of.
+    """A text as a model has read it: what its head makes logits of. Nothing of the model stays in memory.
 
     Args:
-        vocab_size: of the model.
-        transformer: its ends.
         hidden: float32 `[length, hidden]` of each window, behind the last layer.
     """
 
-    vocab_size: int
-    transformer: Transformer
+    checkpoint: Checkpoint
+    spec: ModelSpec
+    device: torch.device
     hidden: Sequence[Tensor]
 
+    def head(self) -> Transformer:
+        """The model without its layers."""
+        return open_observed(self.checkpoint, self.spec, self.device, 1)[0]
+
     @torch.no_grad()
-    def logits(self, window: int, places: slice) -> Tensor:
+    def logits(self, head: Transformer, window: int, places: slice) -> Tensor:
         """float32 `[places, vocab]`."""
-        hidden = self.hidden[window][places]
-        stream = Stream(hidden.to(self.transformer.device, copy=True))
-        return self.transformer.scores(self.transformer.finish(stream))
+        return head.scores(head.finish(Stream(self.hidden[window][places].to(self.device, copy=True))))
 
 
 def read(checkpoint: Checkpoint, rows: Tensor, device: torch.device) -> Read:
@@ -78,7 +80,7 @@ def read_with(
         for one in passes:
             one.forward(index)
         tick()
-    return [Read(spec.vocab_size, transformer, one.hidden) for one in passes]
+    return [Read(checkpoint, spec, device, one.hidden) for one in passes]
 
 
 def figures_of(read: Read, rows: Tensor, reference: Read | None = None) -> Figures:
@@ -88,12 +90,14 @@ def figures_of(read: Read, rows: Tensor, reference: Read | None = None) -> Figur
         ModelError: one of them gives what is no number.
     """
     found = Places()
-    shared = read.vocab_size if reference is None else min(read.vocab_size, reference.vocab_size)
+    head = read.head()
+    other = head if reference is None or reference.checkpoint is read.checkpoint else reference.head()
+    shared = min(read.spec.vocab_size, other.spec.vocab_size)
     for window, ids in enumerate(rows):
         for first in range(0, len(ids), _AT_ONCE):
             places = slice(first, min(first + _AT_ONCE, len(ids)))
-            own = read.logits(window, places)[:, :shared]
-            theirs = None if reference is None else reference.logits(window, places)[:, :shared]
+            own = read.logits(head, window, places)[:, :shared]
+            theirs = None if reference is None else reference.logits(other, window, places)[:, :shared]
             for name, logits in (("model", own), ("reference", theirs)):
                 if logits is not None and not bool(logits.isfinite().all()):
                     raise ModelError(f"the {name} gives what is no number at tokens {first} and on of window {window}")

@@ -22,6 +22,7 @@ from exlchat.llm.info import ModelError
 DEFAULT_TOKENS, DEFAULT_CONTEXT = 32_768, 2048
 # Of the text, what tokenizers are compared by.
 _COMPARED = 20_000
+_NO_ROOM = "free some, or take --device cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def evaluate(wishes: Wishes, on_step: Callable[[str, int, int], None]) -> Report
             done += 1
             on_step(folder.name, done, layers)
 
-        with shortage_named(wishes.device, "free some, or take --device cpu"):
+        with shortage_named(wishes.device, _NO_ROOM):
             return read_with(kv_caches, checkpoints[folder], rows, wishes.device, tick)
 
     reference = None if wishes.reference is None else read(wishes.reference, [None])[0]
@@ -109,7 +110,8 @@ def evaluate(wishes: Wishes, on_step: Callable[[str, int, int], None]) -> Report
         kind, size, identity = describe_format(checkpoints[folder]), _bytes(folder), checkpoints[folder].identity
         kinds = (None, *wishes.kv_caches)
         for kv_cache, with_it in zip(kinds, read(folder, kinds), strict=True):
-            figures = figures_of(with_it, rows, reference)
+            with shortage_named(wishes.device, _NO_ROOM):
+                figures = figures_of(with_it, rows, reference)
             entries.append(Entry(folder, identity, kind, size, kv_cache, figures))
     entries.sort(key=lambda entry: entry.bytes)
     return Report(rows.shape[0], rows.shape[1], digest(rows), wishes.reference, entries)
