@@ -161,9 +161,9 @@ def _kept(weights: Sequence[int] | set[int] = ()) -> torch.autograd.graph.saved_
 
 
 def _home(transformer: Transformer, tokens: int, share: float) -> torch.device:
-    """Where the residual stream of all rows waits: on the card where it takes no more than a fourth of what is free."""
+    """Where the residual stream of all rows waits: on the card where it takes no more than an eighth of what is free."""
     device = transformer.device
     if device.type != "cuda":
         return device
     needed = tokens * transformer.spec.hidden_size * 4
-    return device if 4 * needed <= share * torch.cuda.mem_get_info(device)[0] else torch.device("cpu")
+    return device if 8 * needed <= share * torch.cuda.mem_get_info(device)[0] else torch.device("cpu")

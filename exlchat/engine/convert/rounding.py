@@ -16,8 +16,9 @@ from exlchat.llm.info import ModelError
 Layout = Sequence[tuple[int, int]]
 """Bits and rows of each group of a matrix, in stored order: `sections.group_sizes`."""
 
-# Floats of a matrix's rows that are held at once, a copy for each width: the head of an 8B has 2^29.
-_AT_ONCE = 2**30
+# Floats of a matrix's rows that are held at once, a copy for each width: the head of an 8B has 2^29. Whatever the card:
+# products of other shapes are rounded otherwise, and a conversion may go on beside other programs.
+_AT_ONCE = 2**29
 _DAMP = 0.02
 _TRIES = 10
 _PASSES = 3
