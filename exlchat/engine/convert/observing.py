@@ -75,15 +75,23 @@ class Notes:
         known.count += len(gradient)
 
 
+@dataclass(slots=True)
+class Notebook:
+    """What a model's layers note in, while there is something to note."""
+
+    notes: Notes | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Observed(Linear):
     """A float layer under its name, which tells what goes through it."""
 
     key: str = ""
-    loader: ObservingLoader | None = None
+    # Not the loader, which holds the layers: memory in a circle waits for the collector, and an 8B's head is 2 GiB.
+    notebook: Notebook = field(default_factory=Notebook)
 
     def __call__(self, x: Tensor) -> Tensor:
-        notes = self.loader.notes if self.loader is not None else None
+        notes = self.notebook.notes
         if notes is not None and not torch.is_grad_enabled():
             notes.read(self.key, x)
         y = functional.linear(x, self.weight, self.bias)
@@ -105,7 +113,7 @@ class ObservingLoader(LayerLoader):
     def __init__(self, checkpoint: Checkpoint, device: torch.device, *, greatest: float = math.inf) -> None:
         super().__init__(checkpoint, device, torch.float32)
         self._greatest = greatest
-        self.notes: Notes | None = None
+        self.notebook = Notebook()
         self.held: dict[str, Observed] = {}
         """The layers that were loaded last."""
 
@@ -121,16 +129,18 @@ class ObservingLoader(LayerLoader):
     def _observe(self, key: str, layer: Linear) -> Observed:
         self.check(key, layer.weight)
         # Not joined with others, as what is mapped from a file is not.
-        observed = Observed(layer.weight, layer.bias, mapped=True, key=key, loader=self)
+        observed = Observed(layer.weight, layer.bias, mapped=True, key=key, notebook=self.notebook)
         self.held[key] = observed
         return observed
 
     def check(self, key: str, weight: Tensor) -> None:
         """Raises `ModelError` for weights that are no numbers, or too great ones."""
-        wrong = int((~weight.isfinite()).sum())
-        if wrong:
+        # No copy of it, nor a count of 8 bytes a weight.
+        least, most = weight.aminmax()
+        greatest = max(float(-least), float(most))
+        if not math.isfinite(greatest):
+            wrong = int((~weight.isfinite()).sum())
             raise ModelError(f"{key}: {wrong} of its weights are no numbers; get the model again")
-        greatest = float(weight.abs().max())
         if greatest > self._greatest:
             raise ModelError(f"{key}: holds {greatest:g}; float16, which EXL2 files are in, ends at {GREATEST:.0f}")
 

@@ -59,13 +59,13 @@ class Passes:
     def forward(self, index: int, *, moments: bool = False) -> Notes | None:
         """All rows through a layer; what its matrices read, if that is asked for."""
         notes = Notes() if moments else None
-        self._loader.notes = notes
+        self._loader.notebook.notes = notes
         for number, hidden in enumerate(self.hidden):
             stream = Stream(hidden.to(self._transformer.device, copy=True))
             self._through(index, stream)
             self._transformer.settle(stream)
             self.hidden[number] = stream.hidden.to(self._home)
-        self._loader.notes = None
+        self._loader.notebook.notes = None
         if notes is not None:
             notes.last = None
         return notes
@@ -107,12 +107,12 @@ class Passes:
             self.forward(index)
             tick()
         notes = Notes(moments=False)
-        self._loader.notes = notes
+        self._loader.notebook.notes = notes
         gradients = self._gradients()
         for index in range(len(transformer.layers) - 1, -1, -1):
             gradients = [self._backward(index, *both) for both in zip(inputs.pop(), gradients, strict=True)]
             tick()
-        self._loader.notes = None
+        self._loader.notebook.notes = None
         return notes.costs
 
     def _gradients(self) -> list[Tensor]:
@@ -161,7 +161,7 @@ def _kept(weights: Sequence[int] | set[int] = ()) -> torch.autograd.graph.saved_
 
 
 def _home(transformer: Transformer, tokens: int, share: float) -> torch.device:
-    """Where the residual stream of all rows waits: on the card where it takes no more than an eighth of what is free."""
+    """Where the residual stream of all rows waits: on the card where it takes up to an eighth of what is free."""
     device = transformer.device
     if device.type != "cuda":
         return device
