@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from exlchat.engine import ModelError, load
 from exlchat.engine.convert import rules
 from exlchat.engine.convert.observing import open_observed
 from exlchat.engine.convert.passes import Passes
+from exlchat.engine.formats import awq_writer, gptq_writer
+from exlchat.engine.formats.gptq_writer import GptqRecipe
 from exlchat.engine.formats.inventory import describe_format
 from exlchat.engine.layers.transformer import Stream
 from exlchat.engine.model.architecture import read_spec
@@ -56,6 +61,35 @@ def test_what_was_measured_is_what_the_engine_computes(name: str, tmp_path: Path
     engine = load(written.folder, device="cpu")
     assert torch.allclose(found, engine.logits(ids[0].tolist()), atol=2e-3, rtol=1e-3)
     engine.unload()
+
+
+def _saved_as(form: str, source: Path, folder: Path) -> Path:
+    tensors, config = load_file(source / "model.safetensors"), json.loads((source / "config.json").read_text())
+    files = [source / "tokenizer.json"]
+    if form == "awq":
+        awq_writer.write_model(tensors, config, folder, 32, extra_files=files)
+    elif form.startswith("gptq"):
+        gptq_writer.write_model(
+            tensors, config, folder, GptqRecipe(32, act_order=form.endswith("order")), extra_files=files
+        )
+    else:
+        shutil.copytree(source, folder)
+        dtype = getattr(torch, form)
+        save_file({name: one.to(dtype) for name, one in tensors.items()}, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("form", ["float32", "float16", "bfloat16", "gptq", "gptq act-order", "awq"])
+def test_sources_in_every_form(form: str, tmp_path: Path) -> None:
+    """The engine reads both on its own way: at 8 bits hardly anything moves."""
+    source = _saved_as(form, save_source("llama", tmp_path / "dense"), tmp_path / "source")
+    written = converted(source, tmp_path / "out", 8)[0]
+    ids = torch.randint(2, 300, (48,), generator=torch.Generator().manual_seed(1)).tolist()
+    before, after = (load(folder, device="cpu") for folder in (source, written.folder))
+    wanted, found = (engine.logits(ids).log_softmax(-1) for engine in (before, after))
+    assert float((wanted.exp() * (wanted - found)).sum(-1).mean()) < 3e-4
+    before.unload()
+    after.unload()
 
 
 @pytest.mark.parametrize("name", STACKED[:1])

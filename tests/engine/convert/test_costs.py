@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,23 @@ from tests.engine.family_models import CASES, save_case
 NAMES = ["llama", "gemma2", "cohere", "mixtral", "phi3", "qwen3", "granite", "olmo2"]
 ROWS = torch.randint(2, 380, (2, 40), generator=torch.Generator().manual_seed(3))
 PARTS = ("q_proj", "o_proj", "down_proj", "w2")
+
+
+def test_a_model_that_is_let_go_leaves_its_memory_at_once(tmp_path: Path) -> None:
+    save_case(CASES["llama"], tmp_path)
+    checkpoint = Checkpoint(tmp_path)
+    gc.collect()
+    gc.disable()
+    try:
+        transformer, loader = open_observed(checkpoint, read_spec(checkpoint.config, "config.json"), CPU, 40)
+        passes = Passes(transformer, loader, ROWS)
+        passes.forward(0, moments=True)
+        held = [weakref.ref(layer.weight) for layer in loader.held.values()]
+        assert len(held) > 6
+        del transformer, loader, passes
+        assert [one() for one in held] == [None] * len(held)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.sweep(5)
