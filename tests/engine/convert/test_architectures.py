@@ -79,7 +79,8 @@ def _saved_as(form: str, source: Path, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("form", ["float32", "float16", "bfloat16", "gptq", "gptq act-order", "awq"])
+@pytest.mark.sweep(3)
+@pytest.mark.parametrize("form", ["bfloat16", "float16", "gptq", "float32", "gptq act-order", "awq"])
 def test_sources_in_every_form(form: str, tmp_path: Path) -> None:
     """The engine reads both on its own way: at 8 bits little moves."""
     source = _saved_as(form, save_source("llama", tmp_path / "dense"), tmp_path / "source")
