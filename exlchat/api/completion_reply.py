@@ -39,7 +39,7 @@ class _Answer:
 
     def __init__(self, prompt: int, told: PromptTold) -> None:
         self.prompt, self.told = prompt, told
-        self.text: list[str] = []
+        self.text = [told.text]
         self.logprobs: dict[str, list[Any]] = {name: [] for name in _LISTS}
         self.offset = Offset()
         self.finished: Finished | None = None
@@ -105,7 +105,6 @@ class CompletionReply:
                     yield from self._more(index, answer, event)
 
     def _prompt(self, index: int, answer: _Answer, chances: Chances | None) -> Iterator[str]:
-        answer.text.append(answer.told.text)
         logprobs = None if chances is None else self._logprobs(answer, chances, answer.told.unshown)
         ids = {"prompt_token_ids": answer.told.ids} if self._telling.token_ids else {}
         yield self._chunk(index, answer.told.text, logprobs=logprobs, ids=ids)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from exlchat.llm.constraint import ConstraintError
 from exlchat.llm.info import ModelError
 from exlchat.llm.request import RequestError
 from exlchat.untrusted.text import one_line, visible
@@ -70,7 +71,7 @@ def told_error(error: Exception) -> ApiError:
     match error:
         case ApiError():
             return error
-        case RequestError():
+        case RequestError() | ConstraintError():
             return bad(None, str(error))
         case ModelError():
             return ApiError(500, str(error), code="model_failed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -75,8 +76,10 @@ def prompt_of(model: ChatModel, body: ChatBody, voice: Voice) -> ChatPrompt:
     Raises:
         ApiError: the template refuses the messages, or they cannot fit into the context.
     """
-    require_readable(model.engine, sum(len(one.text) for one in body.messages))
     _, speech = body.wishes.with_voice(voice)
+    require_readable(model.engine, _characters(body) + len(voice.system))
+    for text in (speech.negative, speech.begin):
+        require_readable(model.engine, len(text))
     try:
         shape = model.format(voice.template)
         # A call that has to come is not thought about.
@@ -154,6 +157,14 @@ def wished(engine: Engine, request: GenerationRequest, wishes: Wishes, voice: Vo
     )
     engine.check(found)
     return tuple(replace(found, seed=seed) for seed in wishes.seeds(voice))
+
+
+def _characters(body: ChatBody) -> int:
+    """Of all that a template writes out; JSON is hardly longer than what a template makes of it."""
+    calls = [call.arguments for one in body.messages for call in one.calls]
+    tools = [tool.as_told() for tool in body.offered.told]
+    told = len(json.dumps([calls, tools], ensure_ascii=False)) if calls or tools else 0
+    return told + sum(len(one.text) + len(one.name) for one in body.messages)
 
 
 def _messages(model: ChatModel, body: ChatBody, voice: Voice) -> list[tuple[Turn, PromptMessage]]:

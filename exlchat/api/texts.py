@@ -10,7 +10,7 @@ from exlchat.api.chat_body import ChatBody, read_messages, template_variables
 from exlchat.api.errors import bad
 from exlchat.api.fields import Fields
 from exlchat.api.logprobs import speller
-from exlchat.api.plan import prompt_of
+from exlchat.api.plan import prompt_of, require_readable
 from exlchat.api.wishes import Wishes
 from exlchat.chat.prompt.errors import PromptError
 from exlchat.chat.prompt.ids import prompt_text
@@ -80,6 +80,7 @@ def _chat(fields: Fields, name: str = "messages") -> ChatBody:
 
 def _encoded(speaker: Speaker, text: str, fields: Fields, *, front: bool, special: str | None) -> list[int]:
     engine = speaker.model.engine
+    require_readable(engine, len(text))
     bos = engine.info.bos_token
     before = engine.encode(bos) if front and bos and not text.startswith(bos) else []
     return [*before, *engine.encode(text, special=special is None or fields.flag(special, default=True))]

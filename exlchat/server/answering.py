@@ -25,6 +25,8 @@ SILENCE_SECONDS = 5.0
 """After so long without a word a comment is sent: proxies and clients take a silent stream to be dead."""
 STALLED_SECONDS = 60.0
 """A client that takes nothing for so long is taken to have left: its answer has a row that others wait for."""
+_SLOWEST_BODY_SECONDS = 60.0
+"""A body that has not come by then is not waited for: a connection costs memory, and half a body says nothing."""
 _FAR_TOO_LARGE = 4 * MOST_BYTES
 """What is above a body's bound is read and thrown away up to here, because many clients read no reply before."""
 
@@ -60,7 +62,15 @@ class Answering:
 
 
 async def whole_body(receive: Receive) -> bytes:
-    """Raises `ApiError`: it is too large, or the client left before its end."""
+    """Raises `ApiError`: it is too large or too slow, or the client left before its end."""
+    try:
+        async with asyncio.timeout(_SLOWEST_BODY_SECONDS):
+            return await _body(receive)
+    except TimeoutError:
+        raise ApiError(408, f"the body has not come in {_SLOWEST_BODY_SECONDS:g} s; send it again") from None
+
+
+async def _body(receive: Receive) -> bytes:
     pieces: list[bytes] = []
     size = 0
     while True:

@@ -58,7 +58,10 @@ def application(desk: Desk, rules: Rules, say: Callable[[Record], None]) -> ASGI
         desk.metrics.ended(record.path if record.path in known else "other", record)
         say(record)
 
-    return Guard(Starlette(routes=routes, exception_handlers=refusals), rules, ended)
+    served = Starlette(routes=routes, exception_handlers=refusals)
+    # Clients send a body again to no place that they are sent to.
+    served.router.redirect_slashes = False
+    return Guard(served, rules, ended)
 
 
 class _Models:

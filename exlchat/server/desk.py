@@ -162,8 +162,6 @@ class Desk:
                 code="rate_limit_exceeded",
                 retry_after=5,
             )
-        if not self._tickets:
-            self._ticked = time.monotonic()
         ticket = Ticket(self._tick)
         self._tickets.add(ticket)
         try:
@@ -174,7 +172,7 @@ class Desk:
 
     def still_for(self) -> float:
         """Seconds since the engine last said something to somebody who waits; 0 while it has nothing to do."""
-        return time.monotonic() - self._ticked if self._tickets else 0.0
+        return time.monotonic() - self._ticked if any(one.expects for one in self._tickets) else 0.0
 
     @property
     def hangs(self) -> bool:

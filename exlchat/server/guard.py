@@ -18,6 +18,8 @@ from exlchat.server.sending import JSON, send_head, send_json
 from exlchat.untrusted.text import one_line
 
 _NAMES_HERE = ("localhost",)
+_MOST_HEADERS, _LARGEST_HEAD = 100, 64 * 1024
+"""uvicorn bounds only what has not come whole."""
 _REQUEST_ID = re.compile(r"[\w.:-]{1,100}")
 _OPEN = ("/health", "/health/live")
 """What says nothing of anybody, and is asked by what watches over servers."""
@@ -70,6 +72,7 @@ class Guard:
             self._say(record)
 
     async def _pass(self, scope: Scope, headers: _Headers, record: Record, receive: Receive, send: Send) -> None:
+        _check_size(scope)
         self._check_host(headers)
         origin = self._check_origin(headers)
         if scope["method"] == "OPTIONS" and origin:
@@ -99,7 +102,7 @@ class Guard:
     def _check_origin(self, headers: _Headers) -> str:
         """The page that asks; "" where none does, or one of this server."""
         origin = headers.one("origin")
-        if not origin or urlsplit(origin).netloc == headers.one("host"):
+        if not origin or _place(origin) == headers.one("host"):
             return ""
         if origin not in self._rules.origins:
             shown = one_line(origin, 80)
@@ -150,10 +153,27 @@ class _Headers:
         return next(iter(self.all(name)), "").strip()
 
 
+def _check_size(scope: Scope) -> None:
+    headers = scope["headers"]
+    size = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(key) + len(value) for key, value in headers)
+    if len(headers) > _MOST_HEADERS or size > _LARGEST_HEAD:
+        raise ApiError(
+            431, f"the request has {len(headers)} headers of {size:,} bytes; at most {_MOST_HEADERS} of 64 KiB are read"
+        )
+
+
 def _request_id(headers: _Headers) -> str:
     """The client's own where it is a plain word, else a new one."""
     given = headers.one("x-request-id")
     return given if given.isascii() and _REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(8)}"
+
+
+def _place(url: str) -> str | None:
+    """Host and port; `None` where there are none."""
+    try:
+        return urlsplit(url).netloc
+    except ValueError:
+        return None
 
 
 def _host_name(host: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
 import stat
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from starlette.types import ASGIApp
 from exlchat.server.desk import Desk
 
 _BACKLOG = 256
+_MOST_CONNECTIONS = 2000
+"""Those that say nothing cost memory, too."""
 _LAST_WORDS_SECONDS = 1.0
 """For clients to be told that their answers end, when the time of draining is over."""
 _LARGEST_HEAD = 64 * 1024
@@ -37,7 +40,14 @@ class Address:
     @property
     def local(self) -> bool:
         """Whether nobody from another machine can come."""
-        return self.unix is not None or self.host in ("localhost", "::1") or self.host.startswith("127.")
+        return self.unix is not None or self.host == "localhost" or _is_loopback(self.host)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def listen(address: Address) -> socket.socket:
@@ -114,6 +124,7 @@ class Running:
             server_header=False,
             proxy_headers=False,
             backlog=_BACKLOG,
+            limit_concurrency=_MOST_CONNECTIONS,
             h11_max_incomplete_event_size=_LARGEST_HEAD,
             timeout_graceful_shutdown=1,
         )

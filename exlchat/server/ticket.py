@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from exlchat.llm.events import Event, Scored
+from exlchat.llm.events import Event, Finished, Scored
 from exlchat.llm.port import CanRest, Engine, Failed, Handle
 from exlchat.llm.request import GenerationRequest, ScoreRequest
 
@@ -35,13 +35,22 @@ class Ticket:
         self._lock = threading.Lock()
         self._handles: list[Handle] = []
         self._cancelled = self._resting = False
+        self._open = 0
         self.begun = False
         """Whether the engine has said anything."""
+
+    @property
+    def expects(self) -> bool:
+        """Whether the engine has something to say: nobody waits for a model, and the client takes what comes."""
+        return self._open > 0 and not (self._resting or self._cancelled)
 
     def submit(self, engine: Engine, requests: Sequence[GenerationRequest | ScoreRequest]) -> None:
         """Begins them, unless they are cancelled already. Raises `RequestError`; none is left running then."""
         try:
             for index, request in enumerate(requests):
+                with self._lock:
+                    self._open += 1
+                self._ticked()
                 self._hold(engine.submit(request, self._sink(index)))
         except BaseException:
             self.cancel()
@@ -85,6 +94,9 @@ class Ticket:
         def sink(event: Event | Scored | Failed) -> None:
             self.begun = True
             self._ticked()
+            if isinstance(event, Finished | Scored | Failed):
+                with self._lock:
+                    self._open -= 1
             self._tell((index, event))
             if len(self._told) > MOST_HELD:
                 self._rest()
@@ -105,6 +117,7 @@ class Ticket:
         with self._lock:
             if self._resting:
                 self._resting = False
+                self._ticked()
                 for handle in self._handles:
                     if isinstance(handle, CanRest):
                         handle.go_on()

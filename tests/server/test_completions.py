@@ -134,6 +134,17 @@ def test_an_echo_tells_how_likely_the_prompt_was(
     assert all(text[at:].startswith(token) for at, token in places[1:])
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_echo_without_probabilities(guide: Served, guide_engine: Engine, stream: bool) -> None:
+    reply = guide.ask(PATH, {"prompt": PROMPT, "max_tokens": 3, "echo": True, "stream": stream})
+    if stream:
+        lines = [line.removeprefix(b"data: ") for line in reply.body.split(b"\n\n")][:-2]
+        text = "".join(json.loads(line)["choices"][0]["text"] for line in lines)
+    else:
+        text = reply.json["choices"][0]["text"]
+    assert text == PROMPT + guide_engine.decode(greedy(guide_engine, PROMPT, 3))
+
+
 def test_a_prompt_may_be_scored_alone(guide: Served, guide_engine: Engine) -> None:
     ids = prompt_ids(guide_engine, PROMPT)
     reply = guide.ask(PATH, {"prompt": ids, "max_tokens": 0, "logprobs": 0, "echo": True}).json

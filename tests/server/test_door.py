@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from exlchat.llm.port import Engine
+from exlchat.server import answering
 from exlchat.server.guard import Rules
 from exlchat.server.keys import Keys, KeysError
 from tests.patience import PATIENCE
@@ -50,6 +51,7 @@ def assert_refused(served: Served, engine: Engine, status: int, **wrong: object)
         (400, {"Host": "["}),
         (403, {"Origin": "http://evil.example"}),
         (403, {"Origin": "null"}),
+        (403, {"Origin": "http://["}),
         (403, {"Origin": "http://localhost:1"}),
         (415, {"content-type": "text/plain"}),
         (415, {"content-type": "application/x-www-form-urlencoded"}),
@@ -86,12 +88,64 @@ def test_bodies_that_are_none(guide: Served, guide_engine: Engine, status: int, 
     assert_refused(guide, guide_engine, status, body=body)
 
 
-def test_ten_thousand_headers(guide: Served) -> None:
-    many = "".join(f"x-header-{number}: {number}\r\n" for number in range(10_000))
+@pytest.mark.parametrize(("count", "size"), [(101, 1), (10_000, 1), (2, 40_000)])
+def test_too_much_of_headers(guide: Served, guide_engine: Engine, count: int, size: int) -> None:
+    """Of a request that would be answered without them."""
+    many = "".join(f"x-header-{number}: {'x' * size}\r\n" for number in range(count))
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    body = json.dumps(BODY)
+    before = guide_engine.cache_report().prompt_tokens  # type: ignore[attr-defined]
     with socket.create_connection(("127.0.0.1", guide.port), timeout=PATIENCE) as connection:
-        connection.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{many}\r\n".encode())
-        assert connection.recv(100).startswith(b"HTTP/1.1 4")
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n{many}\r\n{body}".encode())
+        assert connection.recv(100).startswith((b"HTTP/1.1 431", b"HTTP/1.1 400"))
+    assert guide_engine.cache_report().prompt_tokens == before  # type: ignore[attr-defined]
     assert guide.ask("/v1/models").status == 200
+
+
+def test_half_a_body_is_not_waited_for(guide: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "_SLOWEST_BODY_SECONDS", 0.2)
+    with socket.create_connection(("127.0.0.1", guide.port), timeout=PATIENCE) as connection:
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        connection.sendall(f'{head}Content-Length: 500\r\n\r\n{{"mess'.encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 408")
+
+
+LONG = "word " * 400_000
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {"content": LONG}),
+        ("/tokenize", {"prompt": LONG}),
+        ("/v1/token/encode", {"text": LONG}),
+        ("/apply-template", {"messages": [{"role": "user", "content": LONG}]}),
+        (CHAT, {**BODY, "tools": [{"type": "function", "function": {"name": "f", "description": LONG}}]}),
+        (CHAT, {**BODY, "negative_prompt": LONG, "guidance_scale": 2}),
+        ("/v1/completions", {"prompt": LONG, "max_tokens": 1}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_no_context_holds_is_not_encoded(
+    guide: Served, guide_engine: Engine, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, object]
+) -> None:
+    """The tokenizer holds up everybody while it works."""
+    longest = 0
+    encode = type(guide_engine).encode
+
+    def watched(self: Engine, text: str, *, special: bool = True) -> list[int]:
+        nonlocal longest
+        longest = max(longest, len(text))
+        return encode(self, text, special=special)
+
+    monkeypatch.setattr(type(guide_engine), "encode", watched)
+    assert_refused(guide, guide_engine, 400, path=path, body=body)
+    assert longest < len(LONG)
+
+
+def test_a_schema_that_cannot_be_held_is_the_clients_mistake(guide: Served, guide_engine: Engine) -> None:
+    held = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "#"}}}
+    assert_refused(guide, guide_engine, 400, body={**BODY, "response_format": held})
 
 
 @pytest.mark.parametrize("line", [b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"POST " + b"/" * 200_000])

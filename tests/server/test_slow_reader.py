@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from exlchat.llm.port import Engine
-from exlchat.server import answering, ticket
+from exlchat.server import answering, desk, ticket
 from tests.patience import PATIENCE
 from tests.server.served import CHAT, Served, read_until, serving, until
 
@@ -56,6 +56,11 @@ def test_a_slow_reader_waits_for_itself_alone(narrow: Served, monkeypatch: pytes
     (stands,) = resting(narrow)
     held = len(stands._told)
     assert held <= 33
+    # The engine has nothing to say to anybody, which is not the same as that it hangs.
+    monkeypatch.setattr(desk, "_STILL_SECONDS", 0.0)
+    assert narrow.ask("/health").status == 200
+    monkeypatch.undo()
+    monkeypatch.setattr(ticket, "MOST_HELD", 32)
     # Others are answered meanwhile, and nothing more is made for it.
     for number in range(3):
         other = narrow.ask(CHAT, {"messages": [{"role": "user", "content": f"x {number}"}], "max_tokens": 30})
