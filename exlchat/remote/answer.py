@@ -13,6 +13,7 @@ from exlchat.llm.request import GenerationRequest, RequestError
 from exlchat.remote.address import RemoteError
 from exlchat.remote.fields import constraint_fields, length_fields, sampling_fields
 from exlchat.remote.server import Server
+from exlchat.untrusted.text import one_line
 
 _MOST_ALTERNATIVES = 100
 
@@ -37,6 +38,10 @@ class Chunk:
     progress: PrefillProgress | None = None
     reason: FinishReason | None = None
     usage: Usage | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not (self.text or self.thought or self.ids or self.progress or self.reason or self.usage)
 
 
 def asked(server: Server, request: GenerationRequest, seed: int) -> tuple[str, dict[str, Any]]:
@@ -190,9 +195,20 @@ class ChunkReader:
             self._said(text),
             self._said(thought if isinstance(thought, str) else ""),
             self._checked(choice.get("token_ids") or ()) if self._server.level == "ids" else (),
-            reason=_reason(choice.get("finish_reason"), self._request),
+            reason=self._reason(choice.get("finish_reason")),
             usage=usage,
         )
+
+    def _reason(self, said: object) -> FinishReason | None:
+        match said:
+            case None | "":
+                return None
+            case "length":
+                return "context_full" if self._request.max_new_tokens is None else "max_new_tokens"
+            case "stop" | "eos" | "eos_token" | "stop_sequence" | "tool_calls" | "function_call":
+                return "stop_token"
+        shown = one_line(str(said), 60)
+        raise RemoteError(f"{self._place()}: has ended the answer before its end ({shown}); what has come is kept")
 
     def _said(self, text: object) -> str:
         if text is None:
@@ -228,14 +244,6 @@ def _chance(one: object) -> tuple[int, float] | None:
     if type(id_) is not int or not isinstance(value, int | float) or math.isnan(value):
         return None
     return id_, float(value)
-
-
-def _reason(said: object, request: GenerationRequest) -> FinishReason | None:
-    if said is None:
-        return None
-    if said == "length":
-        return "context_full" if request.max_new_tokens is None else "max_new_tokens"
-    return "stop_token"
 
 
 def _llama_reason(event: Mapping[str, Any], request: GenerationRequest) -> FinishReason:

@@ -36,6 +36,8 @@ from exlchat.remote.stops import StopWatch
 _MOST_SEED = 2**31 - 1
 _CHARACTERS_A_TOKEN = 64
 """More than any token has; of servers that do not tell ids an answer is bounded by its characters."""
+_MOST_EMPTY = 10_000
+"""Events in a row; some servers send a few while they think."""
 _OPENING, _CLOSING = "<think>\n", "\n</think>\n\n"
 
 
@@ -188,12 +190,15 @@ class _Answer:
     def events(self) -> Iterator[Event]:
         began = time.monotonic()
         total = len(self._request.prompt_ids)
-        said = _Said()
+        said, empty = _Said(), 0
         reader = ChunkReader(self._server, self._request, lambda: self._stream.place)
         yield PrefillProgress(0, total, 0)
         try:
             for event in self._stream:
                 chunk = reader.read(event)
+                empty = empty + 1 if chunk.empty else 0
+                if empty > _MOST_EMPTY:
+                    raise RemoteError(f"{self._stream.place}: sends events that say nothing, without end")
                 if chunk.progress is not None and said.first is None:
                     yield chunk.progress
                 told = self._take(chunk, said)

@@ -5,6 +5,7 @@ The standard library's client: it starts in 10 ms, and its socket is at hand, wh
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -30,6 +31,8 @@ LONGEST_LINE = 4_000_000
 """Bytes of one event."""
 _FORGIVEN_SECONDS = 30.0
 """How long a server at which nobody answered is asked last."""
+_OVERTIME = 3
+"""So many times the longest silence a whole reply may take: one that comes byte by byte is given up."""
 _BUSY = (429, 503)
 _ABSENT = (404, 405, 501)
 _TOLD = 300
@@ -154,12 +157,19 @@ class Http:
 
     def _read(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> bytes:
         connection = self.connect(seconds)
+        there = connection.sock
+        late = threading.Timer(_OVERTIME * seconds, _shut, [there])
+        late.daemon = True
+        late.start()
         try:
             response = self.ask(connection, method, path, body)
             data = response.read(LARGEST_REPLY + 1)
+            if not late.is_alive():
+                raise TimeoutError
         except (OSError, http.client.HTTPException) as error:
-            raise self.failed(error, "breaks off") from None
+            raise self.failed(error, "breaks off" if late.is_alive() else f"does not answer {path}") from None
         finally:
+            late.cancel()
             connection.close()
         if len(data) > LARGEST_REPLY:
             raise RemoteError(f"{self.address.shown}: answers {path} with more than {LARGEST_REPLY:,} bytes")
@@ -173,7 +183,7 @@ class Http:
             raise RemoteError(f"{self.address.shown}: answers with what is no JSON: {_start(data)}") from None
         if not isinstance(found, dict):
             raise RemoteError(f"{self.address.shown}: answers with JSON that is no object: {_start(data)}")
-        if found.get("error") and "choices" not in found:
+        if found.get("error"):
             raise RemoteError(f"{self.address.shown}: {_message(found) or 'fails without a reason'}")
         return found
 
@@ -204,13 +214,8 @@ class EventStream:
     def cancel(self) -> None:
         """Ends it at once, from any thread; what waits for the server wakes up."""
         self._ended.set()
-        there = self._socket
-        if there is not None:
-            try:
-                there.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                # The other side was faster.
-                return
+        if self._socket is not None:
+            _shut(self._socket)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Raises `RemoteError`; ends without a word when it was cancelled."""
@@ -261,6 +266,13 @@ class EventStream:
             server.count(-1)
             self._socket = None
             connection.close()
+
+
+def _shut(there: socket.socket) -> None:
+    """Wakes whoever reads from it."""
+    # The other side may have been faster.
+    with contextlib.suppress(OSError):
+        there.shutdown(socket.SHUT_RDWR)
 
 
 def _first_there(servers: Sequence[Http]) -> tuple[Http, http.client.HTTPConnection]:

@@ -210,11 +210,15 @@ class _Look:
         def tokenize(text: str) -> list[int]:
             return _ids(http, http.post("/tokenize", {"model": model, "prompt": text, "add_special_tokens": False}))
 
+        def plain(text: str) -> list[int]:
+            return _ids(http, http.post("/tokenize", {"model": model, "content": text, "parse_special": False}))
+
         bos, eos = (str(self.meta.get(name) or "") for name in ("bos_token", "eos_token"))
         vocabulary = ServerVocabulary(
             tokenize,
             lambda ids: _text(http, http.post("/detokenize", {"model": model, "tokens": list(ids)}), "prompt"),
             size=_whole(self.meta.get("vocab_size")) or _UNKNOWN_SIZE,
+            ask_plain=plain if self.kind == "exlchat" else None,
             marks=_marks_in(self.template, bos, eos),
         )
         context = _whole(self.entry.get("max_model_len")) or _whole(self.meta.get("max_context"))
@@ -240,7 +244,7 @@ class _Look:
             *tokens,
             vocabulary,
             marks=tuple(vocabulary.marks) if isinstance(vocabulary, ServerVocabulary) else marks,
-            parameters=_whole(self.meta.get("n_params"), most=10**15) or 0,
+            parameters=_whole(self.meta.get("n_params") or self.meta.get("parameters"), most=10**15) or 0,
             notices=tuple(self.notices),
         )
 

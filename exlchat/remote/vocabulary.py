@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 _MOST_REMEMBERED = 4096
+_AT_ONCE = 8
+"""Requests, where each is a connection and nothing waits for the one before."""
 _PIECE = 4
 """Characters of ASCII in a piece; any other character is one of its own."""
 _BEYOND_ASCII = 2**31
@@ -77,7 +80,9 @@ class ServerVocabulary:
         self.size = size
         self._ids: dict[tuple[str, bool], list[int]] = {}
         self._texts: dict[tuple[int, ...], str] = {}
-        self.marks = {text: ids[0] for text in marks if len(ids := self.encode(text)) == 1}
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            asked = zip(marks, pool.map(self.encode, marks), strict=True)
+            self.marks = {text: ids[0] for text, ids in asked if len(ids) == 1}
         """Those of `marks` that are one token each."""
         self._special = frozenset(id_ for text, id_ in self.marks.items() if text.startswith(("<|", "[", "<s", "</s")))
 

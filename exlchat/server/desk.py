@@ -193,7 +193,7 @@ class Desk:
 
     def _entry(self, name: Name) -> dict[str, Any]:
         loaded = name.model == self._floor.model and self._floor.engine is not None
-        return model_entry(str(name), self._infos.get(name.model), self._created, loaded=loaded)
+        return model_entry(str(name), self._infos.get(name.model), self._created, loaded=loaded, bare=not name.variant)
 
     def _tick(self) -> None:
         self._ticked = time.monotonic()

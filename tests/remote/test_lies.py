@@ -18,6 +18,7 @@ from exlchat.llm.sampling import SamplingSettings
 from exlchat.remote import http
 from exlchat.remote.address import Address, Remote, RemoteError
 from exlchat.remote.engine import RemoteEngine, connect
+from exlchat.remote.http import Http
 from tests.patience import PATIENCE
 from tests.remote.stub import DONE, Body, Route, Stub, delta, listed, serving, streamed, told
 
@@ -60,6 +61,13 @@ def no_stream(data: bytes, kind: str = "text/event-stream") -> Route:
         (streamed(delta("Hel"), [1, 2]), "no object", "Hel"),
         (streamed(delta("Hel"), {"choices": [{"delta": {"content": 5}}]}), "text that is none", "Hel"),
         (streamed(delta("Hel"), {"choices": {"0": 1}}), "no list", "Hel"),
+        (streamed(delta("Hel"), {"error": {"message": "lost the card"}, "choices": []}), "lost the card", "Hel"),
+        (
+            streamed(delta("Hel"), {"choices": [{"delta": {}, "finish_reason": "abort"}]}),
+            "before its end (abort)",
+            "Hel",
+        ),
+        (streamed(delta("Hel"), *[{"choices": [{"delta": {}}]}] * 10_001), "events that say nothing", "Hel"),
         (streamed(delta("Hel")), "breaks off before the answer has ended", "Hel"),
         (streamed(DONE), "breaks off before the answer has ended", ""),
         (streamed(delta("Hel"), b"data: " + b"x" * (http.LONGEST_LINE + 10)), "more than", "Hel"),
@@ -87,6 +95,20 @@ def test_the_text_of_an_answer_that_broke_off_is_in_the_conversation_and_goes_on
             events.extend(answer(store, there, ident, TurnOptions(SamplingSettings())))
         message = store.load(ident).branch[-1]
         assert (message.text, message.status) == ("Once upon", "partial")
+
+
+def test_one_that_answers_byte_by_byte_is_given_up() -> None:
+    def drops(_: Body) -> tuple[int, dict[str, str], Iterator[bytes]]:
+        def pieces() -> Iterator[bytes]:
+            while not stub.gone.wait(0.05):
+                yield b" "
+
+        return 200, {"Content-Type": "application/json"}, pieces()
+
+    with serving({"GET /v1/models": drops}) as stub:
+        there = Http(Address.parse(stub.url))
+        with pytest.raises(RemoteError, match="it took too long"):
+            there.get("/v1/models", seconds=0.2)
 
 
 def test_an_endless_answer_ends_at_its_bound() -> None:

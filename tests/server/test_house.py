@@ -106,6 +106,8 @@ def test_another_model_is_loaded_when_it_is_asked_for(served: Served, house: Two
         "endless@pirate",
         "endless:wild",
     ]
+    # Prompts written elsewhere would go around a voice.
+    assert ["chat_template" in told[name]["meta"] for name in ("endless", "endless@pirate")] == [True, False]
     assert said(served.ask(CHAT, {**body, "model": "guide"})) == first
     assert served.ask(CHAT, {**body}).json["model"] == "guide"
 
