@@ -157,19 +157,25 @@ class Http:
 
     def _read(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> bytes:
         connection = self.connect(seconds)
-        there = connection.sock
-        late = threading.Timer(_OVERTIME * seconds, _shut, [there])
-        late.daemon = True
-        late.start()
+        there, late = connection.sock, threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            _shut(there)
+
+        clock = threading.Timer(_OVERTIME * seconds, give_up)
+        clock.daemon = True
+        clock.start()
         try:
             response = self.ask(connection, method, path, body)
             data = response.read(LARGEST_REPLY + 1)
-            if not late.is_alive():
+            if late.is_set():
                 raise TimeoutError
         except (OSError, http.client.HTTPException) as error:
-            raise self.failed(error, "breaks off" if late.is_alive() else f"does not answer {path}") from None
+            wrong = TimeoutError() if late.is_set() else error
+            raise self.failed(wrong, "breaks off") from None
         finally:
-            late.cancel()
+            clock.cancel()
             connection.close()
         if len(data) > LARGEST_REPLY:
             raise RemoteError(f"{self.address.shown}: answers {path} with more than {LARGEST_REPLY:,} bytes")
