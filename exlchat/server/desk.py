@@ -16,6 +16,7 @@ from exlchat.api.errors import ApiError
 from exlchat.api.head import fingerprint
 from exlchat.api.models import model_entry, model_list, tabby_model
 from exlchat.api.said import SaidBefore
+from exlchat.api.voice import Voice
 from exlchat.llm.info import LoadProgress
 from exlchat.llm.port import Engine, HasCache
 from exlchat.server.floor import Floor
@@ -110,14 +111,17 @@ class Desk:
             ApiError: there is none.
             ModelError: it cannot be loaded.
         """
-        found = await self.in_thread(lambda: self.resolved(name))
-        voice = await self.in_thread(lambda: self._house.voice(found.model, found.variant))
+        found, voice = await self.in_thread(lambda: self._who(name))
         async with self._floor.using(found.model) as engine:
             if self._chat.engine is not engine:
                 self._chat = self._chat_model(engine)
                 self._infos[found.model] = engine.info
             kind = engine.cache_report().kind if isinstance(engine, HasCache) else ""
             yield Speaker(str(found), self._chat, voice, fingerprint(engine.info, kind))
+
+    def _who(self, name: str) -> tuple[Name, Voice]:
+        found = self.resolved(name)
+        return found, self._house.voice(found.model, found.variant)
 
     def models(self) -> dict[str, Any]:
         """The reply of `/v1/models`: all that may be asked for. May take a while."""

@@ -51,6 +51,7 @@ class UsersHouse:
         self._memory = ModelMemory(paths.folders().model_memory)
         self._folders = _Fresh(self._look_around)
         self._variants = _Fresh(_variants)
+        self._voices: dict[tuple[str, str], _Fresh[Voice]] = {}
 
     def models(self) -> Sequence[str]:
         return list(self._folders.value())
@@ -66,6 +67,13 @@ class UsersHouse:
 
     def voice(self, model: str, variant: str) -> Voice:
         """What a request leaves out is as the chat has it."""
+        known = self._voices.get((model, variant))
+        if known is None:
+            # Settings in their layers take a millisecond, and every request asks.
+            known = self._voices[model, variant] = _Fresh(lambda: self._voice(model, variant))
+        return known.value()
+
+    def _voice(self, model: str, variant: str) -> Voice:
         path = self._folders.value().get(model, self._first)
         # Only what was listed is looked for: a name must not lead to a file.
         kind, name = variant[:1], variant[1:]
