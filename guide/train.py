@@ -7,8 +7,10 @@ that should be shipped. `--validate 0.1` keeps a tenth of the question patterns 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
+import shutil
 import tempfile
 import time
 from collections import Counter
@@ -17,21 +19,23 @@ from pathlib import Path
 from random import Random
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
 
 from exlchat.app.guide.facts import Fact, load_facts
 from exlchat.engine.formats import exl2
-from exlchat.engine.formats.exl2_writer import EIGHT_BITS, SIX_BITS, write_model
 from guide.corpus import dialogs, split_by_wording
 from guide.dataset import Batch, Dataset
 from guide.encoding import BOS, IM_END, Encoder, train_tokenizer, write_tokenizer_files
 from guide.held_out import HeldOut, load_held_out
 from guide.model import Guide, Size, greedy
+from guide.packing import pack
 from guide.wording import ask
 
+WEIGHTS = "model.safetensors"
+BUILD = Path(__file__).parent.parent / "build"
 SHIPPED = Path(__file__).parent.parent / "exlchat" / "models" / "guide"
 
 
@@ -86,7 +90,7 @@ def main() -> None:
     train(model, data, plan, device)
     if kept_out:
         validate(model, encoder, kept_out)
-    export(model, tokenizer, out)
+    export(model, tokenizer, out, device, tokens=16 * 1024 if options.smoke else 256 * 1024)
     load_quantized(model, out)
     score = ask_held_out(model, encoder, load_held_out())
     total = sum(file.stat().st_size for file in out.iterdir())
@@ -118,12 +122,17 @@ def train(model: Guide, data: Dataset, plan: Plan, device: torch.device) -> None
     model.eval()
 
 
-def export(model: Guide, tokenizer: Tokenizer, out: Path) -> None:
-    """Writes the EXL2 folder: decoder at 6 bits (and 8), head at 8 bits."""
-    out.mkdir(parents=True, exist_ok=True)
-    write_tokenizer_files(tokenizer, out)
-    state = {name: tensor.detach().float().cpu() for name, tensor in model.state_dict().items()}
-    write_model(state, model.size.config(bos=BOS, eos=IM_END), out, body=SIX_BITS, head=EIGHT_BITS)
+def export(model: Guide, tokenizer: Tokenizer, out: Path, device: torch.device, *, tokens: int) -> None:
+    """Writes the EXL2 folder; the floats beside it are for whoever packs them otherwise."""
+    floats = (BUILD if out == SHIPPED else out.parent) / f"{out.name}-float16"
+    for folder in (floats, out):
+        shutil.rmtree(folder, ignore_errors=True)
+    floats.mkdir(parents=True)
+    write_tokenizer_files(tokenizer, floats)
+    save_file({name: tensor.detach().half().cpu() for name, tensor in model.state_dict().items()}, floats / WEIGHTS)
+    config = json.dumps(model.size.config(bos=BOS, eos=IM_END), indent=2)
+    (floats / "config.json").write_text(f"{config}\n", encoding="utf-8")
+    pack(floats, out, device, tokens=tokens)
 
 
 def load_quantized(model: Guide, folder: Path) -> None:

@@ -57,7 +57,7 @@ def test_ollama(tmp_path: Path) -> None:
         closes(terminal)
         say(
             terminal,
-            ("/show info", "6.7"),
+            ("/show info", "5.1"),
             ("/set parameter temperature 0.5", r"0\.5; before"),
             ("/set system You are terse", "/system TEXT"),
             ("/set verbose", "/stats"),

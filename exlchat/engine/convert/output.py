@@ -118,7 +118,10 @@ def write_folder(
         (unfinished / "config.json").write_text(
             json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
         )
+        # safetensors lets nobody else read what it writes, whatever the user's umask says.
+        mode = (unfinished / "config.json").stat().st_mode & 0o777
         for file in unfinished.iterdir():
+            file.chmod(mode)
             _to_disk(file)
         _to_disk(unfinished)
         if folder.exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from exlchat.engine.convert import rules
 from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
+from exlchat.paths import bundled_model
 from tests.engine.convert.sources import converted, save_source
 from tests.shared_data import DATA, needs_shared
 
@@ -106,3 +108,15 @@ def test_sizes_and_widths() -> None:
         "q_invperm": torch.arange(96, dtype=torch.int32),
     }
     assert "widths do not descend from group to group" in list(rules.matrix_problems(joined))
+
+
+def test_what_is_shipped_was_made_by_the_converter_and_keeps_them() -> None:
+    folder = bundled_model()
+    assert rules.check_folder(folder) == []
+    assert "exlchat" in json.loads((folder / "config.json").read_text())["quantization_config"]["converter"]
+
+
+def test_files_may_be_read_as_the_umask_says(made: Path) -> None:
+    assert {oct(file.stat().st_mode & 0o777) for file in made.iterdir()} == {
+        oct((made / "config.json").stat().st_mode & 0o777)
+    }

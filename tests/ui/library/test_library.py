@@ -127,7 +127,7 @@ def test_cards_say_what_is_there_or_what_is_wrong(tmp_path: Path) -> None:
     found = in_folder(str(tmp_path / "m"))
     listed = {one.name: one for one in entries(found, ModelMemory(None), CPU, Reading())}
     good = listed["good"].card
-    assert (good.architecture, good.format, good.context) == ("LlamaForCausalLM", "EXL2 6.7 bpw", 2048)
+    assert (good.architecture, good.format, good.context) == ("LlamaForCausalLM", "EXL2 5.1 bpw", 2048)
     # Eight bits a byte of the weights, over the 10,523,520 weights of the guide.
     tensors = load_file(next((tmp_path / "m" / "good").glob("*.safetensors")))
     size = sum(tensor.nbytes for tensor in tensors.values())
@@ -207,7 +207,7 @@ def test_json_and_text_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixt
     model_at(tmp_path / "m" / "evil\x1b[2Jname")
     assert cli.main(["models", "--device", "cpu", "--folder", str(tmp_path / "m"), "--json"]) == 0
     (one,) = json.loads(capsys.readouterr().out)
-    assert (one["format"], one["fit"]["problem"], one["last_used"]) == ("EXL2 6.7 bpw", None, None)
+    assert (one["format"], one["fit"]["problem"], one["last_used"]) == ("EXL2 5.1 bpw", None, None)
     assert cli.main(["models", "--device", "cpu", "--folder", str(tmp_path / "m"), "--context", "999999"]) == 0
     text = capsys.readouterr().out
     assert "this model has 1 to 2,048" in text

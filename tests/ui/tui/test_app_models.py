@@ -261,7 +261,7 @@ async def test_the_picker_narrows_by_typing_and_enter_loads(tmp_path: Path, mode
         await say(pilot, "/models")
         await until(pilot, lambda: "llama-8b" in shown(chat))
         screen = shown(chat)
-        assert "EXL2 6.7 bpw" in screen
+        assert "EXL2 5.1 bpw" in screen
         assert "guide" in screen
         assert re.search("torn +cannot be loaded", screen)
         await pilot.press(*"torn")
