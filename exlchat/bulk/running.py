@@ -19,7 +19,7 @@ from exlchat.bulk.scoring import ask_score
 from exlchat.llm.events import Event, Finished, Scored, TextDelta
 from exlchat.llm.limits import LARGEST_SEED
 from exlchat.llm.port import Failed, Handle
-from exlchat.llm.request import GenerationRequest, ScoreRequest
+from exlchat.llm.request import GenerationRequest, Rank, ScoreRequest
 
 _LOOK_SECONDS = 0.5
 """Between two looks at whether the run is to end, while the engine says nothing."""
@@ -129,13 +129,13 @@ class BulkRun:
         self, line: Line, index: int, request: GenerationRequest | ScoreRequest
     ) -> GenerationRequest | ScoreRequest:
         if isinstance(request, ScoreRequest):
-            return request
+            return replace(request, rank=Rank.BULK)
         seed = request.seed
         if seed is None:
             # The same whenever it is asked, and whatever was before it.
             asked = hashlib.sha256(f"{line.digest} {line.id} {index}".encode()).digest()
             seed = int.from_bytes(asked[:8]) % (LARGEST_SEED + 1)
-        return replace(request, seed=seed, keep_pages=False)
+        return replace(request, seed=seed, keep_pages=False, rank=Rank.BULK)
 
     def _sink(self, place: int, index: int) -> Callable[[Event | Scored | Failed], None]:
         return lambda event: self._told.put((place, index, event))

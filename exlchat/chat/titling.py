@@ -20,7 +20,7 @@ from exlchat.chat.store.conversations import ConversationStore
 from exlchat.chat.turn_events import TitleMade, Titling
 from exlchat.llm.events import Finished, TextDelta
 from exlchat.llm.port import Cancellation, Engine
-from exlchat.llm.request import GenerationRequest
+from exlchat.llm.request import GenerationRequest, Rank
 from exlchat.llm.sampling import GREEDY
 from exlchat.llm.thought_splitter import Thoughts
 
@@ -98,6 +98,7 @@ def _request(engine: Engine, form: PromptFormat, branch: Sequence[Message]) -> G
         stop=stop_conditions(engine, form),
         max_new_tokens=_MOST_TOKENS,
         thoughts=Thoughts(replace(form.thinking or THINK, opened=False)),
+        rank=Rank.IDLE,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Literal
 
 from exlchat.llm.constraint import Constraint
@@ -11,6 +12,15 @@ from exlchat.llm.sampling import GREEDY, SamplingSettings
 from exlchat.llm.thought_splitter import Thoughts
 
 DraftKind = Literal["off", "auto", "ngram", "model"]
+
+
+class Rank(IntEnum):
+    """Who goes first where not all can: whoever is waited for by a person in front of the screen."""
+
+    CHAT = 0
+    API = 1
+    BULK = 2
+    IDLE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,7 @@ class GenerationRequest:
             tokens costs little and computes the same bits as single ones.
         keep_pages: what was computed for it may be written to the disk, where the model keeps such pages. What lies
             there already is read in any case.
+        rank: who goes first. An answer of a lower one may have to stand still for it, and is given up for it by none.
     """
 
     prompt_ids: Sequence[int]
@@ -67,6 +78,7 @@ class GenerationRequest:
     alternatives: int = 0
     draft: DraftKind = "off"
     keep_pages: bool = True
+    rank: Rank = Rank.CHAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +89,14 @@ class ScoreRequest:
         ids: the whole sequence.
         start: the first of its tokens that is asked about, from 1 on; `len(ids)` asks for what may follow alone.
         top: how many of the likeliest tokens are told at each place.
-        owner: as of `GenerationRequest`.
+        owner, rank: as of `GenerationRequest`.
     """
 
     ids: Sequence[int]
     start: int
     top: int = 10
     owner: str = ""
+    rank: Rank = Rank.CHAT
 
 
 class RequestError(Exception):

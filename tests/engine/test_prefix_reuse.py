@@ -73,11 +73,16 @@ def test_a_second_turn_costs_what_is_new(engine: LocalEngine, computed: Computed
     assert computed.by(engine, first + reply + ids(2, 25), 5) == 1 + 25
 
 
-def test_the_same_prompt_again_costs_nothing_and_an_older_one_a_token(engine: LocalEngine, computed: Computed) -> None:
-    first, second = SYSTEM + ids(1, 40), SYSTEM + ids(2, 300)
+def test_one_of_the_last_prompts_again_costs_nothing_and_an_older_one_a_token(
+    engine: LocalEngine, computed: Computed
+) -> None:
+    first, *others = (SYSTEM + ids(seed, 40) for seed in range(1, 6))
     assert computed.by(engine, first, 30) == 340
     assert computed.by(engine, first, 30) == 0
-    assert computed.by(engine, second, 30) == 300
+    for other in others[:3]:
+        assert computed.by(engine, other, 30) == 40
+    assert computed.by(engine, first, 30) == 0
+    assert computed.by(engine, others[3], 30) == 40
     assert computed.by(engine, first, 30) == 1
 
 
@@ -135,7 +140,7 @@ def test_reuse_gives_the_same_logits_where_chunks_fall_alike(model_dir: Path, cu
     answers = [finish(engine.generate(GenerationRequest(prompt, max_new_tokens=40))) for engine in (fresh, used)]
     assert [answer.stats.cached_tokens for answer in answers] == [0, cut]
     assert answers[0].token_ids == answers[1].token_ids
-    logits = [engine._parts.scheduler._maker.reader._last.logits for engine in (fresh, used)]
+    logits = [engine._parts.scheduler._maker.reader._last[-1].logits for engine in (fresh, used)]
     assert torch.equal(*logits)
 
 
@@ -146,7 +151,7 @@ def test_reuse_gives_nearly_the_same_logits_elsewhere(model_dir: Path, cut: int)
     finish(used.generate(GenerationRequest(prompt[:cut] + ids(2, 300), max_new_tokens=1)))
     for engine in (fresh, used):
         finish(engine.generate(GenerationRequest(prompt, max_new_tokens=1)))
-    one, other = (engine._parts.scheduler._maker.reader._last.logits for engine in (fresh, used))
+    one, other = (engine._parts.scheduler._maker.reader._last[-1].logits for engine in (fresh, used))
     assert float((one - other).norm() / one.norm()) < 1e-5
 
 

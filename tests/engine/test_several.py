@@ -30,7 +30,6 @@ from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.sampling import probabilities
 from exlchat.engine.sampling.device_rules import DeviceRules
-from exlchat.engine.schedule import work
 from exlchat.engine.schedule.batch import BatchedHostDraws, BatchedRunAhead
 from exlchat.ext.philox import uniform_bits
 from exlchat.ext.sampling import DRAWN, TokenRing
@@ -148,8 +147,8 @@ def test_pages_that_all_begin_with_are_there_once(engine: LocalEngine) -> None:
     for _ in engine.generate_several(GenerationRequest(PROMPT, WARM, max_new_tokens=5), SEEDS):
         used = {page for page in pool.listed if page.users}
         most = max(most, len(used))
-    # One whole page for all, and the part of a second for the prompt and each answer.
-    assert most == 1 + 1 + len(SEEDS)
+    # One whole page for all, and a second for each: the first goes on in the one that the prompt was read into.
+    assert most == 1 + len(SEEDS)
     assert not [page for page in pool.listed if page.users > 1]
 
 
@@ -317,7 +316,8 @@ def test_drawn_on_the_device_each_is_what_it_would_be_alone(engine: LocalEngine,
     for seed, one in wanted.items():
         assert found[seed].token_ids == again[seed].token_ids == one.token_ids
         assert (found[seed].text, found[seed].reason) == (one.text, one.reason)
-        assert found[seed].stats.decode_path == "run-ahead" or len(one.token_ids) == 1
+    # The last of all goes on by itself, which is faster where the device has a step for one.
+    assert sum(one.stats.decode_path == "run-ahead" for one in found.values()) >= 4
     assert engine._parts.scheduler._ahead is None
     if not change:
         assert step.sizes == [6] * 59 * 2
@@ -337,21 +337,16 @@ def test_a_pass_is_launched_when_the_first_has_read_the_one_before(engine: Local
     assert launched[-1] == 29
 
 
-def test_who_has_no_room_for_what_runs_ahead_ends_and_the_others_go_on(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_has_no_room_for_what_runs_ahead_stands_still(folder: Path) -> None:
     """As `test_what_ends_leaves_its_room_to_the_others`."""
-    monkeypatch.setattr(work, "_LONG_ANSWER", 100)
-    small = load(folder, device="cpu", max_seq_len=1280, cache_tokens=1280)
+    small = load(folder, device="cpu", kv_cache="fp32", max_seq_len=1280, cache_tokens=1280)
     request = GenerationRequest(PROMPT, WARM)
     with drawing(small):
         found = ends(small.generate_several(request, SEEDS[:2]))
     assert [one.reason for one in found.values()] == ["context_full"] * 2
-    assert sorted(len(one.token_ids) for one in found.values()) == [512 - len(PROMPT), 1024 - len(PROMPT)]
-    larger = load(folder, device="cpu", max_seq_len=2048)
     for index, one in found.items():
-        alike = dataclasses.replace(request, max_new_tokens=len(one.token_ids))
-        assert alone(larger, alike, SEEDS[index]).token_ids == one.token_ids
+        assert len(one.token_ids) == 1280 - len(PROMPT)
+        assert alone(small, request, SEEDS[index]).token_ids == one.token_ids
 
 
 @pytest.mark.parametrize("case", range(12))
@@ -447,20 +442,22 @@ def test_what_the_host_has_to_know_is_not_drawn_ahead(engine: LocalEngine) -> No
     assert step.sizes == []
 
 
-def test_what_is_bounded_has_all_of_its_room_or_they_come_one_behind_the_other(folder: Path) -> None:
+def test_room_is_not_booked_for_what_may_be_said(folder: Path) -> None:
     small = load(folder, device="cpu", max_seq_len=2048, cache_tokens=256 * 12)
     request = GenerationRequest(PROMPT, WARM, max_new_tokens=1700)
     told = (one.index for one in small.generate_several(request, SEEDS[:2]) if isinstance(one, OneOfSeveral))
-    assert set(islice(told, 20)) == {0}
+    assert set(islice(told, 20)) == {0, 1}
 
 
-def test_what_ends_leaves_its_room_to_the_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five pages: two hold the prompt, of which the answers share one; three are left for both."""
-    monkeypatch.setattr(work, "_LONG_ANSWER", 100)
-    small = load(folder, device="cpu", max_seq_len=1280, cache_tokens=1280)
-    found = ends(small.generate_several(GenerationRequest(PROMPT, WARM), SEEDS[:2]))
+def test_what_ends_leaves_its_room_to_the_others(folder: Path) -> None:
+    """Five pages: both begin, the second stands still when they are used up, and goes on when the first has ended."""
+    small = load(folder, device="cpu", kv_cache="fp32", max_seq_len=1280, cache_tokens=1280)
+    request = GenerationRequest(PROMPT, WARM)
+    found = ends(small.generate_several(request, SEEDS[:2]))
     assert [one.reason for one in found.values()] == ["context_full"] * 2
-    assert sorted(len(one.token_ids) for one in found.values()) == [512 - len(PROMPT), 1024 - len(PROMPT)]
+    for index, one in found.items():
+        assert len(one.token_ids) == 1280 - len(PROMPT)
+        assert alone(small, request, SEEDS[index]).token_ids == one.token_ids
 
 
 def test_with_guidance_they_come_one_behind_the_other(engine: LocalEngine) -> None:
@@ -469,11 +466,11 @@ def test_with_guidance_they_come_one_behind_the_other(engine: LocalEngine) -> No
     same(engine, request, SEEDS[:2])
 
 
-def test_without_room_for_all_they_come_one_behind_the_other(folder: Path) -> None:
+def test_without_room_for_all_the_last_ones_wait(folder: Path) -> None:
     small = load(folder, device="cpu", max_seq_len=512, cache_tokens=768)
     request = GenerationRequest(PROMPT, WARM, max_new_tokens=60)
     turns = [one.index for one in small.generate_several(request, SEEDS) if isinstance(one, OneOfSeveral)]
-    assert turns == sorted(turns)
+    assert turns.index(3) > turns.index(1) + 50
     same(small, request)
 
 
@@ -512,11 +509,13 @@ def test_a_model_with_windows_answers_as_well(narrow: Path) -> None:
     assert {seed: one.token_ids for seed, one in found.items()} == {seed: one.token_ids for seed, one in wanted.items()}
 
 
-def test_without_memory_for_the_windows_of_all_they_come_one_behind_the_other(narrow: Path) -> None:
+def test_without_memory_for_the_windows_of_all_the_last_ones_wait(narrow: Path) -> None:
     engine = load(narrow, device="cpu", max_seq_len=2048, cache_tokens=256 * 15)
     request = GenerationRequest(PROMPT, WARM, max_new_tokens=400)
-    turns = [one.index for one in engine.generate_several(request, range(6)) if isinstance(one, OneOfSeveral)]
-    assert turns == sorted(turns)
+    wanted = {seed: alone(engine, request, seed).token_ids for seed in range(6)}
+    told = [one for one in engine.generate_several(request, range(6)) if isinstance(one, OneOfSeveral)]
+    assert [one.index for one in told].index(5) > 100
+    assert {index: one.token_ids for index, one in ends(iter(told)).items()} == wanted
 
 
 def test_cancelled_ones_all_say_so(engine: LocalEngine) -> None:

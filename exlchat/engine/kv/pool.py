@@ -107,6 +107,11 @@ class PagePool:
         return len(self._free)
 
     @property
+    def room(self) -> int:
+        """Pages that hold nothing, or that nobody uses."""
+        return len(self._free) + len(self._idle)
+
+    @property
     def idle(self) -> Sequence[Page]:
         """Pages that hold something and that nobody uses, in the order in which they go."""
         return sorted(self._idle, key=self._is_warm)

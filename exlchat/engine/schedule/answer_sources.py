@@ -39,7 +39,7 @@ class AnswerSources:
     def open(self, state: GenerationState) -> TokenSource:
         """A source behind the last token of an answer, which is not in its sequence yet."""
         runner, sequence = self._runner, state.parts.sequence
-        drafter = None if state.parts.several else self._drafter(state.parts.request)
+        drafter = self._drafter(state.parts.request)
         if drafter is None or state.parts.guidance is not None:
             return self._plain(state)
         if runner.step is not None and _takes_the_best(state):

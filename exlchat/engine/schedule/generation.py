@@ -38,7 +38,6 @@ class GenerationParts:
     Args:
         sequence: holds the prompt.
         cancelled: whether somebody wants it to end.
-        several: whether it is one of several to a prompt, which never guess.
     """
 
     request: GenerationRequest
@@ -52,7 +51,6 @@ class GenerationParts:
     cancelled: Callable[[], bool]
     guidance: Guidance | None = None
     healing: Healing | None = None
-    several: bool = False
 
 
 class GenerationState:
@@ -133,6 +131,12 @@ class GenerationState:
         if self._source is not None:
             self._source.close()
             self._source = None
+
+    def give_up(self) -> TextDelta | None:
+        """It is cancelled where it stands: what is left to be told."""
+        self.reason = "cancelled"
+        self.leave_source()
+        return self._told_text(self._stream.finish(), last=True)
 
     def draw(self, logits: Tensor) -> int:
         """The next token of float `[vocab]`, by all that holds for it."""

@@ -2,6 +2,9 @@
 
 Answers are rows of one pass where the device has one: each draws by its own settings, under its own grammar, bans and
 stops, and comes to the last bit to what it would be alone. On a CPU they take turns.
+
+Nothing is booked in advance: who comes begins when the pages of its prompt are there, and where they run out later the
+request of the lowest rank that came last stands still. Its pages stay findable until their room is wanted.
 """
 
 from __future__ import annotations
@@ -9,12 +12,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from exlchat.engine.draft.drafting import Drafter
 from exlchat.engine.kv.archive import PageArchive
 from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.pool import common_length
+from exlchat.engine.kv.sizes import pages_of
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.sampling.device import is_steered
 from exlchat.engine.sampling.device_rules import DeviceRules
@@ -26,13 +31,14 @@ from exlchat.engine.schedule.request_checks import check_ids, check_request, che
 from exlchat.engine.schedule.runner import Runner
 from exlchat.engine.schedule.sampling_plan import SamplingPlan, SamplingPlans, healed_request
 from exlchat.engine.schedule.token_sources import TokenSource
-from exlchat.engine.schedule.work import Tell, Told, Work, WorkMaker
+from exlchat.engine.schedule.work import Tell, Work, WorkMaker
 from exlchat.engine.text.tokenizer import Tokenizer
+from exlchat.ext.kv_formats import PAGE_TOKENS
 from exlchat.llm.constraint import Constraint
-from exlchat.llm.events import Event, OneOfSeveral, PrefillProgress, Scored
+from exlchat.llm.events import Event, Finished, OneOfSeveral, PrefillProgress, Scored, TextDelta
 from exlchat.llm.limits import MOST_ANSWERS
 from exlchat.llm.port import Failed, Handle, Running
-from exlchat.llm.request import GenerationRequest, RequestError, ScoreRequest
+from exlchat.llm.request import GenerationRequest, Rank, RequestError, ScoreRequest
 from exlchat.llm.sampling import SamplingSettings
 
 if TYPE_CHECKING:
@@ -40,6 +46,10 @@ if TYPE_CHECKING:
 
 _Mode = Literal["own", "together", "ahead"]
 _END = object()
+_LEAVING = 4
+"""Cancelled requests that are ended beside those that are carried out."""
+_SLICES = {Rank.CHAT: 256, Rank.API: 1024}
+"""Tokens of a prompt between two passes while somebody of such a rank is answered: 12 and 35 ms of an 8B on an H200."""
 _STILL = 2e-3  # seconds between two looks at answers that all stand still
 _BREATH = 20e-6  # seconds between two steps in which another thread gets at the scheduler
 
@@ -90,9 +100,10 @@ class Scheduler:
         )
         self.lock = threading.RLock()
         """Held while a step computes: who asks about the cache from another thread takes it."""
-        self._coming: deque[Work] = deque()
+        self._coming: list[Work] = []
         self._going: list[Work] = []
         self._read_last = False
+        self._passes = 0
         self._mode: _Mode = "own"
         self._submitted: set[Work] = set()
         self._thread: threading.Thread | None = None
@@ -109,7 +120,8 @@ class Scheduler:
                 impossible, or contradicts itself.
         """
         work = self._answer(request, sink)  # type: ignore[arg-type]  # of one answer it is told nothing else
-        self._coming.append(work)
+        with self.lock:
+            self._coming.append(work)
         return work
 
     def submit(self, request: GenerationRequest, sink: Callable[[Event | Failed], None]) -> Handle:
@@ -126,8 +138,8 @@ class Scheduler:
         Raises:
             RequestError: as `add`; from the events, `ModelError`: memory ran out, or the model computes no numbers.
         """
-        told: deque[Told | Failed] = deque()
-        return self._running(self._answer(request, told.append), told)
+        told: deque[Event | Failed] = deque()
+        return self._running([self._answer(request, told.append)], told)  # type: ignore[arg-type]
 
     def generate_several(
         self, request: GenerationRequest, seeds: Sequence[int | None]
@@ -135,8 +147,8 @@ class Scheduler:
         """Events of several answers to one prompt, which is read once; `Finished` of each. Closing ends all.
 
         Each is what `generate` would give with its seed (but in a cache of few bits without a captured step, where an
-        answer alone sees the end of its prompt as it was before it was rounded). They come side by side, or where there
-        is no room for all one behind the other.
+        answer alone sees the end of its prompt as it was before it was rounded). They come side by side as far as there
+        is room for all.
 
         Args:
             request: its own seed does not count.
@@ -147,9 +159,20 @@ class Scheduler:
         """
         if not 1 <= len(seeds) <= MOST_ANSWERS:
             raise RequestError(f"{len(seeds)} answers at once; there can be 1 to {MOST_ANSWERS}")
-        told: deque[Told | Failed] = deque()
-        request, plans = self._planned(request, seeds)
-        return self._running(self._maker.several(request, plans, told.append), told)
+        told: deque[OneOfSeveral | PrefillProgress | Failed] = deque()
+
+        def tell(index: int) -> Tell:
+            def one(event: Event | Scored | Failed) -> None:
+                if isinstance(event, TextDelta | Finished):
+                    told.append(OneOfSeveral(index, event))
+                elif isinstance(event, Failed) or (isinstance(event, PrefillProgress) and index == 0):
+                    told.append(event)
+
+            return one
+
+        planned, plans = self._planned(request, seeds)
+        works = [self._of_plan(planned, plan, tell(index)) for index, plan in enumerate(plans)]
+        return self._running(works, told)
 
     def score(self, request: ScoreRequest) -> Running[PrefillProgress | Scored]:
         """How likely the tokens of a sequence are; progress a chunk, `Scored` last. Closing it ends the work.
@@ -161,19 +184,20 @@ class Scheduler:
             RequestError: the sequence is too long, holds ids the model does not have, or `start` is none of its places;
                 from the events, `ModelError`: memory ran out, or the model computes no numbers.
         """
-        told: deque[Told | Failed] = deque()
-        return self._running(self._score(request, told.append), told)
+        told: deque[PrefillProgress | Scored | Failed] = deque()
+        return self._running([self._score(request, told.append)], told)  # type: ignore[arg-type]
 
     def step(self) -> bool:
         """Computes a chunk of one prompt, or a token of each answer; whether there is more to do."""
         with self.lock:
             self._admit()
+            self._begin_known()
             reading = [work for work in self._going if work.reading]
             answering = [work for work in self._going if not (work.reading or work.rests)]
             # Prompts and answers by turns, so that none waits for all of the other.
             self._read_last = bool(reading) and not (answering and self._read_last)
             if self._read_last:
-                self._take_turn(reading[0])
+                self._read_a_slice(reading, answering)
             elif answering:
                 self._take_turns(answering)
             return bool(self._going or self._coming)
@@ -181,9 +205,7 @@ class Scheduler:
     def drop(self, work: Work) -> None:
         """Nobody wants it any more, and it is told nothing; returns when nothing works for it."""
         with self.lock:
-            if work in self._coming:
-                self._coming.remove(work)
-            if work in self._going:
+            if work in self._coming or work in self._going:
                 self._end(work)
 
     def close(self) -> None:
@@ -201,6 +223,9 @@ class Scheduler:
 
     def _answer(self, request: GenerationRequest, tell: Tell) -> Work:
         request, (plan,) = self._planned(request, [request.seed])
+        return self._of_plan(request, plan, tell)
+
+    def _of_plan(self, request: GenerationRequest, plan: SamplingPlan, tell: Tell) -> Work:
         # A device keeps Mirostat's state, and would lose it to another answer.
         apart = self.runner.step is not None and is_steered(request.sampling)
         return self._maker.answer(request, plan, tell, apart=apart)
@@ -229,13 +254,18 @@ class Scheduler:
                 self._thread.start()
         return work
 
-    def _running(self, work: Work, told: deque[Told | Failed]) -> Running[Any]:
-        return Running(self._read(work, told), work.cancel)
+    def _running(self, works: Sequence[Work], told: deque[Any]) -> Running[Any]:
+        def cancel() -> None:
+            for work in works:
+                work.cancel()
 
-    def _read(self, work: Work, told: deque[Told | Failed]) -> Iterator[Any]:
-        self._coming.append(work)
+        return Running(self._read(works, told), cancel)
+
+    def _read(self, works: Sequence[Work], told: deque[Any]) -> Iterator[Any]:
+        with self.lock:
+            self._coming += works
         try:
-            while told or not work.ended:
+            while told or not all(work.ended for work in works):
                 if not told:
                     self.step()
                     continue
@@ -244,7 +274,8 @@ class Scheduler:
                     raise event.error
                 yield event
         finally:
-            self.drop(work)
+            for work in works:
+                self.drop(work)
 
     def _serve(self) -> None:
         while True:
@@ -257,31 +288,125 @@ class Scheduler:
             time.sleep(_STILL if all(work.rests for work in self._going) else _BREATH)
 
     def _admit(self) -> None:
-        """Who came first begins first, when there is room for all that it is expected to say."""
-        while self._coming and self._fits(self._coming[0]):
-            self._going.append(self._coming.popleft())
+        """The most urgent begin, as far as there is room; for one of a higher rank those of lower ones stand still."""
+        while self._coming and self._admit_one():
+            continue
+
+    def _admit_one(self) -> bool:
+        for work in sorted(self._coming, key=lambda one: (not one.cancelled, one.urgency())):
+            if self._is_read_for_another(work):
+                continue
+            while not self._fits(work):
+                last = self._last_of(one for one in self._going if one.rank > work.rank)
+                if last is None:
+                    return False
+                self._pause(last)
+            self._coming.remove(work)
+            self._going.append(work)
+            return True
+        return False
+
+    def _begin_known(self) -> None:
+        """Answers to a prompt that was just read begin together."""
+        for work in list(self._going):
+            if work.reading and not work.begun and self._maker.reader.knows(work.ids):
+                self._take_turn(work)
+
+    def _is_read_for_another(self, work: Work) -> bool:
+        """Whether what is new of it is being read: it begins behind that."""
+        if work.cancelled or self._maker.reader.knows(work.ids):
+            return False
+        reading = [one for one in self._going if one.reading and not one.cancelled]
+        # What was found is found again each step, until that has been read.
+        if work.behind not in reading:
+            work.behind = next((one for one in reading if self._reads_new(one, work)), None)
+        return work.behind is not None
+
+    def _reads_new(self, one: Work, work: Work) -> bool:
+        common = common_length(one.ids, work.ids)
+        whole = common == len(one.ids) == len(work.ids)
+        return common > 0 and (whole or common - self._cache.known(work.ids) >= PAGE_TOKENS)
 
     def _fits(self, work: Work) -> bool:
         going = self._going
-        if not going or work.cancelled:
+        if not going:
             return True
+        if work.cancelled:
+            return len(going) < MOST_ANSWERS + _LEAVING
         if work.apart or any(one.apart for one in going) or (work.guided and any(one.guided for one in going)):
             return False
-        all_of_them = (*going, work)
-        pages, windows = sum(one.pages for one in all_of_them), sum(one.windows for one in all_of_them)
-        return sum(one.rows for one in all_of_them) <= MOST_ANSWERS and self._cache.fits(pages, windows)
+        return len(going) < MOST_ANSWERS and self._has_pages(work)
+
+    def _has_pages(self, work: Work) -> bool:
+        """For all that it has to say so far, beside what others are reading, and one more for each."""
+        cache = self._cache
+        cache.close_retired()
+        # What is idle is room, but not of those that begin with it.
+        shared = sum(page.users > 0 for page in cache.pool.find(work.ids, len(work.ids)).pages)
+        wanted = pages_of(len(work.ids) + 1) - shared
+        for one in self._going:
+            wanted += 1 + (max(pages_of(len(one.ids) + 1) - len(one.sequence.pages), 0) if one.reading else 0)
+        windows = sum(self._windows_of(one) for one in (*self._going, work))
+        return wanted <= cache.pool.room and cache.fits(0, windows)
+
+    def _windows_of(self, work: Work) -> int:
+        """Pages with memory in layers with a window: of a chunk and what it sees, or of what a token sees."""
+        if work.reading:
+            return self._cache.windows_of(pages_of(len(work.ids)))
+        return self._cache.windows_of(0, answers=1, each=self._cache.pool.size)
+
+    def _last_of(self, works: Iterable[Work]) -> Work | None:
+        """Of those that may stand still, the one of the lowest rank that came last."""
+        return max((one for one in works if one.may_be_paused), key=lambda one: (one.rank, one.arrival), default=None)
+
+    def _pause(self, work: Work) -> None:
+        work.pause()
+        self._going.remove(work)
+        self._coming.append(work)
+
+    def _make_room(self, work: Work) -> bool:
+        """Whether it can take its turn, for which others may have to stand still, or it itself."""
+        while not work.has_room(self._maker.reader.slice):
+            last = self._last_of(self._going)
+            if last is None:
+                # Alone it ends where the room ends; those that are cancelled leave theirs.
+                return len(self._going) == 1
+            if len(self._going) == 1:
+                break
+            self._pause(last)
+            if last is work:
+                return False
+        return True
+
+    def _read_a_slice(self, reading: Sequence[Work], answering: Sequence[Work]) -> None:
+        """Of the prompt of the most urgent."""
+        reader = self._maker.reader
+        front = min((work.rank for work in answering), default=Rank.IDLE)
+        reader.slice = min(_SLICES.get(front, reader.chunk), reader.chunk)
+        first = min(reading, key=lambda one: (not one.cancelled, one.urgency()))
+        if self._make_room(first):
+            self._take_turn(first)
 
     def _take_turns(self, answering: Sequence[Work]) -> None:
-        """A token of each answer. Who finds no page waits for others; if nobody has one, the last to come fails."""
+        """A token of each answer."""
         self._set_mode(answering)
         for work in self._going:
             if work.rests:
                 # Others do not wait for its row.
-                work.leave_sources()
-        alone = len(self._going) == 1
-        able = [work for work in answering if alone or work.has_room()]
-        for work in able or answering[-1:]:
-            self._take_turn(work)
+                work.leave_source()
+        self._passes += 1
+        for work in sorted(self._of_pass(answering), key=Work.urgency):
+            # Those before it may have had it stand still.
+            if work in self._going and self._make_room(work):
+                self._take_turn(work)
+
+    def _of_pass(self, answering: Sequence[Work]) -> Sequence[Work]:
+        """Where each row takes its own time, one of the low ranks goes beside all that somebody waits for."""
+        front = [work for work in answering if work.rank <= Rank.API]
+        behind = [work for work in answering if work.rank > Rank.API]
+        if self.runner.step is not None or not (front and behind):
+            return answering
+        return [*front, behind[self._passes % len(behind)]]
 
     def _take_turn(self, work: Work) -> None:
         try:
@@ -292,21 +417,21 @@ class Scheduler:
             work.tell(Failed(error))
 
     def _end(self, work: Work) -> None:
-        self._going.remove(work)
+        (self._going if work in self._going else self._coming).remove(work)
         work.ended = True
         work.close()
 
     def _set_mode(self, answering: Sequence[Work]) -> None:
         """How the answers that there are now get their tokens; sources of another kind are left."""
         mode: _Mode = "own"
-        if sum(work.rows for work in answering) > 1:
+        if len(answering) > 1:
             if self._ahead is not None and all(work.ahead for work in answering):
                 mode = "ahead"
             elif self._together is not None:
                 mode = "together"
         if mode != self._mode:
             for work in answering:
-                work.leave_sources()
+                work.leave_source()
             self._mode = mode
 
     def _open_source(self, state: GenerationState) -> TokenSource:

@@ -1,17 +1,21 @@
-"""The requests of one model, each as turns: a chunk of its prompt, or a token of each of its answers."""
+"""The requests of one model, each as turns: a chunk of its prompt, or a token of its answer.
+
+Between two turns a request may be paused: its pages go back to the pool, and its next turns read again what has been
+evicted meanwhile. What was drawn stays, and so do the draws that follow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import time
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count
 
 from torch import Tensor
 
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.pool import PoolFullError
 from exlchat.engine.kv.sequence import KVSequence
-from exlchat.engine.kv.sizes import pages_of
 from exlchat.engine.sampling import NotNumbersError
 from exlchat.engine.schedule.answer_clock import AnswerClock
 from exlchat.engine.schedule.batch import may_run_ahead
@@ -23,37 +27,27 @@ from exlchat.engine.schedule.sampling_plan import SamplingPlan, SamplingPlans
 from exlchat.engine.schedule.scoring import score_features
 from exlchat.engine.schedule.token_sources import TokenSource
 from exlchat.engine.text.tokenizer import Tokenizer
-from exlchat.ext.kv_formats import PAGE_TOKENS
-from exlchat.llm.events import (
-    Event,
-    Finished,
-    FinishReason,
-    OneOfSeveral,
-    PlaceChances,
-    PrefillProgress,
-    Scored,
-    TextDelta,
-)
+from exlchat.llm.events import Event, Finished, FinishReason, PlaceChances, PrefillProgress, Scored
 from exlchat.llm.info import ModelError
 from exlchat.llm.port import Failed
-from exlchat.llm.request import GenerationRequest, RequestError, ScoreRequest
+from exlchat.llm.request import GenerationRequest, Rank, RequestError, ScoreRequest
 
-_LONG_ANSWER = 4096  # tokens that there is room for, where nothing bounds an answer: few get so long
+_PATIENT_SECONDS = 60.0
+"""Who waits so long for others goes with the next rank, but never before who is in front of the screen."""
 
-Told = Event | OneOfSeveral | Scored
 Turns = Generator[None, None, None]
 """What a request has to do, in pieces that those of others may come between."""
-Tell = Callable[[Told | Failed], None]
+Tell = Callable[[Event | Scored | Failed], None]
+_arrivals = count()
 
 
 class Work:
-    """A request on its way. Its `cancel` may be called from any thread.
+    """A request on its way. Its `cancel`, `rest` and `go_on` may be called from any thread.
 
     Args:
         tell: gets its events.
-        pages: of the pool that it is expected to fill, and what nobody else may have meanwhile.
-        windows: of these, how many have memory in layers with a window at the same time.
-        rows: answers that it makes at once.
+        sequence: empty; it is computed in there.
+        rank: who goes first.
         ahead: whether the host has to know nothing before a draw.
         guided: whether it leans away from another prompt.
         apart: whether nothing else may be answered while it is.
@@ -62,29 +56,51 @@ class Work:
     def __init__(
         self,
         tell: Tell,
+        sequence: KVSequence,
+        rank: Rank,
         *,
-        pages: int,
-        windows: int,
-        rows: int = 1,
         ahead: bool = False,
         guided: bool = False,
         apart: bool = False,
     ) -> None:
-        self.tell = tell
-        self.pages, self.windows, self.rows = pages, windows, rows
+        self.tell, self.sequence, self.rank = tell, sequence, rank
         self.ahead, self.guided, self.apart = ahead, guided, apart
         self.turns: Turns = _nothing()
         self.reading = True
         """Whether the next turn is a chunk of its prompt."""
-        self.states: list[GenerationState] = []
-        """The answers that are being made."""
+        self.begun = False
+        """Whether its sequence holds what was known of it."""
+        self.ids: list[int] = []
+        """What it sees when it goes on."""
+        self.computed = 0
+        """Tokens of prompts that were computed for it."""
+        self.behind: Work | None = None
+        """Who reads what it begins with."""
+        self.state: GenerationState | None = None
+        """The answer that is being made."""
         self.cancelled = self.ended = False
         self._rests = False
+        self.arrival = next(_arrivals)
+        self._waits_since = time.monotonic()
 
     @property
     def rests(self) -> bool:
         """Whether it stands still because who reads it cannot keep up."""
         return self._rests and not self.cancelled
+
+    @property
+    def may_be_paused(self) -> bool:
+        """Where another cache, or the device, holds what it has come to, it may not; nor before its first token.
+
+        One that is cancelled ends as soon.
+        """
+        here = self.reading or self.state is not None
+        return here and not (self.guided or self.apart or self.cancelled)
+
+    def urgency(self) -> tuple[int, int]:
+        """Of several that wait the least is the next."""
+        waited = int((time.monotonic() - self._waits_since) // _PATIENT_SECONDS)
+        return max(self.rank - waited, min(self.rank, Rank.API)), self.arrival
 
     def cancel(self) -> None:
         """It ends within one token or chunk."""
@@ -96,21 +112,32 @@ class Work:
     def go_on(self) -> None:
         self._rests = False
 
-    def leave_sources(self) -> None:
+    def leave_source(self) -> None:
         """What was begun to be computed for it is not wanted now."""
-        for state in self.states:
-            state.leave_source()
+        if self.state is not None:
+            self.state.leave_source()
+
+    def pause(self) -> None:
+        """It gives its pages back; its next turn begins with finding, or reading, what it had."""
+        self.leave_source()
+        if self.state is not None:
+            self.ids = self.state.context
+        self.sequence.close()
+        self.reading, self.begun = True, False
+        self._waits_since = time.monotonic()
 
     def close(self) -> None:
         self.turns.close()
 
-    def has_room(self) -> bool:
-        """For its next turn. One of several answers takes what there is, and ends there."""
-        if self.reading or self.rows > 1:
+    def has_room(self, chunk: int) -> bool:
+        """For its next turn, which reads so many tokens at most."""
+        if self.cancelled:
             return True
         try:
-            for state in self.states:
-                state.reserve()
+            if self.reading and self.begun:
+                self.sequence.reserve(min(len(self.sequence) + chunk, len(self.ids)))
+            elif not self.reading and self.state is not None:
+                self.state.reserve()
         except PoolFullError:
             return False
         return True
@@ -144,147 +171,82 @@ class WorkMaker:
         self._guides: KVCache | None = None
 
     def answer(self, request: GenerationRequest, plan: SamplingPlan, tell: Tell, *, apart: bool) -> Work:
-        pages = self._pages(request)
         work = Work(
             tell,
-            pages=pages,
-            windows=self._cache.windows_of(pages),
+            KVSequence(self._cache),
+            request.rank,
             ahead=may_run_ahead(request),
             guided=bool(request.guidance_ids),
             apart=apart,
         )
-        work.turns = self._answer(work, request, plan, tell)
-        return work
-
-    def several(self, request: GenerationRequest, plans: Sequence[SamplingPlan], tell: Tell) -> Work:
-        """Several answers to one prompt, a token of each in a turn; one behind the other where there is no room."""
-        alone, prompt, answers = self._pages(request), len(request.prompt_ids), len(plans)
-        each = alone - prompt // PAGE_TOKENS
-        pages = pages_of(prompt) + answers * each
-        windows = self._cache.windows_of(pages_of(prompt), answers=answers, each=each)
-        if request.guidance_ids or not self._cache.fits(pages, windows):
-            work = Work(tell, pages=alone, windows=self._cache.windows_of(alone), apart=True)
-            work.turns = self._one_by_one(work, request, plans, tell)
-            return work
-        work = Work(tell, pages=pages, windows=windows, rows=answers, ahead=may_run_ahead(request))
-        work.turns = self._several(work, request, plans, tell)
+        work.ids = list(request.prompt_ids)
+        work.turns = self._answer(work, request, plan)
         return work
 
     def score(self, request: ScoreRequest, tell: Tell) -> Work:
-        pages = pages_of(len(request.ids))
-        work = Work(tell, pages=pages, windows=self._cache.windows_of(pages))
-        work.turns = self._score(work, request, tell)
+        work = Work(tell, KVSequence(self._cache), request.rank)
+        work.ids = list(request.ids)
+        work.turns = self._score(work, request)
         return work
 
-    def _pages(self, request: GenerationRequest) -> int:
-        """That a prompt and its answer fill: all that it may say or, where that is not bounded, a long answer."""
-        most = _LONG_ANSWER if request.max_new_tokens is None else request.max_new_tokens
-        return pages_of(min(len(request.prompt_ids) + most, self._cache.max_seq_len))
-
-    def _answer(self, work: Work, request: GenerationRequest, plan: SamplingPlan, tell: Tell) -> Turns:
-        one = _Wanted(request, plan, AnswerClock(request, plan.seed), KVSequence(self._cache))
+    def _answer(self, work: Work, request: GenerationRequest, plan: SamplingPlan) -> Turns:
+        one = _Wanted(request, plan, AnswerClock(request, plan.seed))
         state = None
         try:
-            work.reading = True
-            logits = yield from self._read(work, one.sequence, [one], tell)
+            logits = yield from self._read(work, one)
             if logits is None:
-                tell(self._unanswered(work, one))
+                work.tell(Finished(self._no_answer(work, request) or "cancelled", one.clock.stats(), "", ()))
             else:
-                state = self._state(work, one, logits)
-                work.states = [state]
+                work.state = state = self._state(work, one, logits)
                 for told in state.events():
                     if told is not None:
-                        tell(told)
+                        work.tell(told)
                     yield
-                work.states = []
-                tell(one.finished(state))
+                    if work.reading:
+                        yield from self._read_again(work, state)
+                    if work.reading:
+                        # Cancelled while it stood still: what it would go on from is not there.
+                        if (last := state.give_up()) is not None:
+                            work.tell(last)
+                        break
+                work.state = None
+                work.tell(one.finished(state))
             yield
             if request.keep_pages:
-                self.reader.keep(one.sequence)
+                self.reader.keep(work.sequence)
         finally:
-            work.states = []
+            work.state = None
             if state is not None:
                 state.close()
-            one.sequence.retire()
+            work.sequence.retire()
 
-    def _one_by_one(self, work: Work, request: GenerationRequest, plans: Sequence[SamplingPlan], tell: Tell) -> Turns:
-        for index, plan in enumerate(plans):
-
-            def tell_one(told: Told | Failed, index: int = index) -> None:
-                if isinstance(told, TextDelta | Finished):
-                    tell(OneOfSeveral(index, told))
-                elif index == 0:
-                    tell(told)
-
-            yield from self._answer(work, request, plan, tell_one)
-
-    def _several(self, work: Work, request: GenerationRequest, plans: Sequence[SamplingPlan], tell: Tell) -> Turns:
-        """Each in a sequence of its own beside the one that the prompt was read in."""
-        sequence = KVSequence(self._cache)
-        wanted = [_Wanted(request, plan, AnswerClock(request, plan.seed), KVSequence(self._cache)) for plan in plans]
-        try:
-            logits = yield from self._read(work, sequence, wanted, tell)
-            if logits is None:
-                for index, one in enumerate(wanted):
-                    tell(OneOfSeveral(index, self._unanswered(work, one)))
-                return
-            for one in wanted:
-                work.states.append(self._beside(work, one, logits))
-            yield from self._side_by_side(work, wanted, tell)
-        finally:
-            for state in work.states:
-                state.close()
-            work.states = []
-            for one in wanted:
-                one.sequence.close()
-            sequence.retire()
-
-    def _beside(self, work: Work, one: _Wanted, logits: Tensor) -> GenerationState:
-        prompt = list(one.request.prompt_ids)
-        there = one.sequence.begin(prompt, owner=one.request.owner)
-        if there < len(prompt):
-            self._runner.last_logits(one.sequence, prompt[there:])
-        return self._state(work, one, logits)
-
-    def _side_by_side(self, work: Work, wanted: Sequence[_Wanted], tell: Tell) -> Turns:
-        """A token of each in a turn, until all have ended."""
-        going = {index: (state, state.events()) for index, state in enumerate(work.states)}
-        while going:
-            for index, (state, events) in list(going.items()):
-                state.take_room()
-                for told in islice(events, 1):
-                    if told is not None:
-                        tell(OneOfSeveral(index, told))
-                    break
-                else:
-                    del going[index]
-                    tell(OneOfSeveral(index, wanted[index].finished(state)))
-                    if wanted[index].request.keep_pages:
-                        self.reader.keep(wanted[index].sequence)
-                    wanted[index].sequence.close()
-            yield
-
-    def _score(self, work: Work, request: ScoreRequest, tell: Tell) -> Turns:
-        sequence = KVSequence(self._cache)
+    def _score(self, work: Work, request: ScoreRequest) -> Turns:
+        sequence = work.sequence
         ids, start = list(request.ids), request.start
         following: list[int | None] = [*ids[1:], None]
+        places: list[PlaceChances] = []
+        done = -1
         try:
-            cached = done = self.reader.begin(
-                sequence, ids, start - 1, owner=request.owner, cancelled=lambda: work.cancelled
-            )
-            tell(PrefillProgress(done, len(ids), cached))
-            yield
-            places: list[PlaceChances] = []
             while done < len(ids):
                 if work.cancelled:
                     return
-                end = min(done + self.reader.chunk, len(ids))
-                first = max(start - 1, done)
-                places += self._scores(sequence, ids[done:end], first - done, following[first:end], request.top)
-                done = end
-                tell(PrefillProgress(done, len(ids), cached))
+                if done < 0:
+                    cached = done = self.reader.begin(
+                        sequence, ids, start - 1, owner=request.owner, cancelled=lambda: work.cancelled
+                    )
+                    work.begun = True
+                elif len(sequence) < done:
+                    yield from self._find(work, ids[:done], request.owner)
+                    continue
+                else:
+                    end = min(done + self.reader.slice, len(ids))
+                    first = max(start - 1, done)
+                    places += self._scores(sequence, ids[done:end], first - done, following[first:end], request.top)
+                    work.computed += end - done
+                    done = end
+                work.tell(PrefillProgress(done, len(ids), cached))
                 yield
-            tell(Scored(tuple(places)))
+            work.tell(Scored(tuple(places)))
         finally:
             sequence.retire()
 
@@ -303,26 +265,43 @@ class WorkMaker:
         except NotNumbersError as error:
             raise ModelError(f"{error}; the weights are damaged or overflow in {transformer.dtype}") from error
 
-    def _read(
-        self, work: Work, sequence: KVSequence, wanted: Sequence[_Wanted], tell: Tell
-    ) -> Generator[None, None, Tensor | None]:
-        """Reads the prompt of one answer or several; float32 logits `[vocab]`, or `None` where none may begin."""
-        first, logits = wanted[0], None
-        for progress, chunk_logits in self.reader.read(sequence, first.request, lambda: work.cancelled):
-            for one in wanted:
-                one.clock.looked_up(progress.cached if one is first else progress.total)
-            tell(progress)
-            logits = chunk_logits
+    def _read(self, work: Work, one: _Wanted) -> Generator[None, None, Tensor | None]:
+        """Reads the prompt of an answer; float32 logits `[vocab]`, or `None` where no answer may begin."""
+        logits, done = None, -1
+        for progress, chunk_logits in self.reader.read(work.sequence, one.request, lambda: work.cancelled):
+            one.clock.looked_up(progress.cached)
+            work.computed += 0 if done < 0 else max(progress.done - done, 0)
+            done = progress.done
+            work.tell(progress)
+            logits, work.begun = chunk_logits, True
             # What begins to answer is counted as an answer before it is one.
             work.reading = progress.done < progress.total
             yield
-        for one in wanted:
-            one.clock.prefilled()
-        if self._no_answer(work, first.request) is not None:
+        one.clock.prefilled()
+        if self._no_answer(work, one.request) is not None:
             return None
         if logits is not None:
-            self.reader.note(*first.clock.computed())
+            self.reader.note(*one.clock.computed())
         return logits
+
+    def _read_again(self, work: Work, state: GenerationState) -> Turns:
+        """An answer that was paused has all that it had but its last token, which the next turn feeds."""
+        yield from self._find(work, state.context[:-1], state.parts.request.owner)
+        work.reading = len(work.sequence) < len(state.context) - 1
+
+    def _find(self, work: Work, ids: list[int], owner: str) -> Turns:
+        """Has a sequence that was closed hold these tokens again, and computes those that are gone."""
+        while not work.cancelled:
+            if not work.begun:
+                work.sequence.begin(ids, owner=owner)
+                work.begun = True
+            done = len(work.sequence)
+            if done == len(ids):
+                return
+            chunk = ids[done : done + self.reader.slice]
+            self._runner.last_logits(work.sequence, chunk)
+            work.computed += len(chunk)
+            yield
 
     def _state(self, work: Work, one: _Wanted, logits: Tensor) -> GenerationState:
         request, plan = one.request, one.plan
@@ -333,7 +312,7 @@ class WorkMaker:
         parts = GenerationParts(
             request=request,
             runner=self._runner,
-            sequence=one.sequence,
+            sequence=work.sequence,
             tokenizer=self._tokenizer,
             sampler=plan.sampler,
             rules=plan.rules,
@@ -342,7 +321,6 @@ class WorkMaker:
             cancelled=lambda: work.cancelled,
             guidance=guidance,
             healing=plan.healing,
-            several=work.rows > 1,
         )
         return GenerationState(parts, logits, self._open_source)
 
@@ -361,16 +339,12 @@ class WorkMaker:
             return "max_new_tokens"
         return "context_full" if len(request.prompt_ids) >= self._cache.max_seq_len else None
 
-    def _unanswered(self, work: Work, one: _Wanted) -> Finished:
-        return Finished(self._no_answer(work, one.request) or "cancelled", one.clock.stats(), "", ())
-
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     request: GenerationRequest
     plan: SamplingPlan
     clock: AnswerClock
-    sequence: KVSequence
 
     def finished(self, state: GenerationState) -> Finished:
         ended, healed = state.reason or "cancelled", int(self.plan.healing is not None)
