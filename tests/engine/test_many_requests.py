@@ -112,7 +112,7 @@ def check(scheduler: Scheduler) -> None:
     assert pool.room + len(used | _retired(scheduler)) == pool.size
     assert len(going) <= MOST_ANSWERS + 4
     for work in scheduler._coming:
-        if not scheduler._is_read_for_another(work):
+        if not scheduler._admission.reads_for(work, going):
             low = [one for one in going if one.rank > work.rank and one.may_be_paused and not work.cancelled]
             assert not low
 

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from exlchat.engine.draft.drafting import Drafter
 from exlchat.engine.kv.archive import PageArchive
 from exlchat.engine.kv.cache import KVCache
-from exlchat.engine.kv.pool import common_length
-from exlchat.engine.kv.sizes import pages_of
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.sampling.device import is_steered
 from exlchat.engine.sampling.device_rules import DeviceRules
+from exlchat.engine.schedule.admission import Admission
 from exlchat.engine.schedule.answer_sources import AnswerSources
 from exlchat.engine.schedule.batch import BatchedHostDraws, BatchedRunAhead
 from exlchat.engine.schedule.generation import GenerationState
@@ -33,7 +32,6 @@ from exlchat.engine.schedule.sampling_plan import SamplingPlan, SamplingPlans, h
 from exlchat.engine.schedule.token_sources import TokenSource
 from exlchat.engine.schedule.work import Tell, Work, WorkMaker
 from exlchat.engine.text.tokenizer import Tokenizer
-from exlchat.ext.kv_formats import PAGE_TOKENS
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import Event, Finished, OneOfSeveral, PrefillProgress, Scored, TextDelta
 from exlchat.llm.limits import MOST_ANSWERS
@@ -46,8 +44,6 @@ if TYPE_CHECKING:
 
 _Mode = Literal["own", "together", "ahead"]
 _END = object()
-_LEAVING = 4
-"""Cancelled requests that are ended beside those that are carried out."""
 _SLICES = {Rank.CHAT: 256, Rank.API: 1024}
 """Tokens of a prompt between two passes while somebody of such a rank is answered: 12 and 35 ms of an 8B on an H200."""
 _STILL = 2e-3  # seconds between two looks at answers that all stand still
@@ -89,12 +85,14 @@ class Scheduler:
         self._sources = AnswerSources(self.runner, device_rules, draft_model)
         self._together = None if graphs is None else BatchedHostDraws(graphs, device_rules)
         self._ahead = None if graphs is None else BatchedRunAhead(graphs, device_rules)
+        self._reader = PromptReader(self.runner, prefill_chunk, archive)
+        self._admission = Admission(cache, self._reader)
         self._maker = WorkMaker(
             self.runner,
             cache,
             tokenizer,
             plans=self._plans,
-            reader=PromptReader(self.runner, prefill_chunk, archive),
+            reader=self._reader,
             open_source=self._open_source,
             other_cache=other_cache,
         )
@@ -294,9 +292,9 @@ class Scheduler:
 
     def _admit_one(self) -> bool:
         for work in sorted(self._coming, key=lambda one: (not one.cancelled, one.urgency())):
-            if self._is_read_for_another(work):
+            if self._admission.reads_for(work, self._going):
                 continue
-            while not self._fits(work):
+            while not self._admission.fits(work, self._going):
                 last = self._last_of(one for one in self._going if one.rank > work.rank)
                 if last is None:
                     return False
@@ -309,51 +307,8 @@ class Scheduler:
     def _begin_known(self) -> None:
         """Answers to a prompt that was just read begin together."""
         for work in list(self._going):
-            if work.reading and not work.begun and self._maker.reader.knows(work.ids):
+            if work.reading and not work.begun and self._reader.knows(work.ids):
                 self._take_turn(work)
-
-    def _is_read_for_another(self, work: Work) -> bool:
-        """Whether what is new of it is being read: it begins behind that."""
-        if work.cancelled or self._maker.reader.knows(work.ids):
-            return False
-        reading = [one for one in self._going if one.reading and not one.cancelled]
-        # What was found is found again each step, until that has been read.
-        if work.behind not in reading:
-            work.behind = next((one for one in reading if self._reads_new(one, work)), None)
-        return work.behind is not None
-
-    def _reads_new(self, one: Work, work: Work) -> bool:
-        common = common_length(one.ids, work.ids)
-        whole = common == len(one.ids) == len(work.ids)
-        return common > 0 and (whole or common - self._cache.known(work.ids) >= PAGE_TOKENS)
-
-    def _fits(self, work: Work) -> bool:
-        going = self._going
-        if not going:
-            return True
-        if work.cancelled:
-            return len(going) < MOST_ANSWERS + _LEAVING
-        if work.apart or any(one.apart for one in going) or (work.guided and any(one.guided for one in going)):
-            return False
-        return len(going) < MOST_ANSWERS and self._has_pages(work)
-
-    def _has_pages(self, work: Work) -> bool:
-        """For all that it has to say so far, beside what others are reading, and one more for each."""
-        cache = self._cache
-        cache.close_retired()
-        # What is idle is room, but not of those that begin with it.
-        shared = sum(page.users > 0 for page in cache.pool.find(work.ids, len(work.ids)).pages)
-        wanted = pages_of(len(work.ids) + 1) - shared
-        for one in self._going:
-            wanted += 1 + (max(pages_of(len(one.ids) + 1) - len(one.sequence.pages), 0) if one.reading else 0)
-        windows = sum(self._windows_of(one) for one in (*self._going, work))
-        return wanted <= cache.pool.room and cache.fits(0, windows)
-
-    def _windows_of(self, work: Work) -> int:
-        """Pages with memory in layers with a window: of a chunk and what it sees, or of what a token sees."""
-        if work.reading:
-            return self._cache.windows_of(pages_of(len(work.ids)))
-        return self._cache.windows_of(0, answers=1, each=self._cache.pool.size)
 
     def _last_of(self, works: Iterable[Work]) -> Work | None:
         """Of those that may stand still, the one of the lowest rank that came last."""
@@ -366,7 +321,7 @@ class Scheduler:
 
     def _make_room(self, work: Work) -> bool:
         """Whether it can take its turn, for which others may have to stand still, or it itself."""
-        while not work.has_room(self._maker.reader.slice):
+        while not work.has_room(self._reader.slice):
             last = self._last_of(self._going)
             if last is None:
                 # Alone it ends where the room ends; those that are cancelled leave theirs.
@@ -380,7 +335,7 @@ class Scheduler:
 
     def _read_a_slice(self, reading: Sequence[Work], answering: Sequence[Work]) -> None:
         """Of the prompt of the most urgent."""
-        reader = self._maker.reader
+        reader = self._reader
         front = min((work.rank for work in answering), default=Rank.IDLE)
         reader.slice = min(_SLICES.get(front, reader.chunk), reader.chunk)
         first = min(reading, key=lambda one: (not one.cancelled, one.urgency()))
