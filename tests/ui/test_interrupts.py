@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from exlchat.ui.terminal.interrupts import LEAVE_SECONDS
 from tests.ext.small_library import fake_nvcc, write_sources
 from tests.patience import PATIENCE
 
@@ -35,9 +36,13 @@ def test_a_signal_ends_the_program_although_the_code_catches_everything(number: 
     )
     assert program.stdout is not None
     assert program.stdout.readline() == "ready\n"
+    began = time.monotonic()
     program.send_signal(number)
     rest, stderr = program.communicate(timeout=60)
-    assert (program.returncode, rest, stderr) == (128 + number, "", "tidied")
+    # On a machine that gives it no time it is ended as it is.
+    late = time.monotonic() - began > LEAVE_SECONDS
+    assert (program.returncode, rest) == (128 + number, "")
+    assert stderr == "tidied" or late
 
 
 COMPILING = """

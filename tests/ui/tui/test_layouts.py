@@ -126,8 +126,12 @@ async def test_a_storm_of_sizes_while_an_answer_comes_loses_nothing(tmp_path: Pa
         engine.release()
         await idle(pilot)
         assert chat.session.branch[-1].text == answer
-        lines = [line.strip(" │▁▂▃▄▅▆▇█") for line in shown(chat).splitlines()]
-        assert any(line.endswith("point 59 of many") for line in lines)
+
+        def ends_are_shown() -> bool:
+            lines = [line.strip(" │▁▂▃▄▅▆▇█") for line in shown(chat).splitlines()]
+            return any(line.endswith("point 59 of many") for line in lines)
+
+        await until(pilot, ends_are_shown)
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 121])
