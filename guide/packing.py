@@ -21,7 +21,7 @@ def main() -> None:
     """Converts, and prints what that lost."""
     parser = argparse.ArgumentParser(prog="python -m guide.packing", description="Packs the bundled model as EXL2.")
     parser.add_argument("floats", type=Path, help="a folder in float16")
-    parser.add_argument("out", type=Path, help="a folder that is not there yet")
+    parser.add_argument("out", type=Path, help="where the model folder is written")
     typed = parser.parse_args()
     written = pack(typed.floats, typed.out, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     print(f"{written.folder}: {written.bytes:,} bytes, {written.bits:.2f} bits, head {written.head_bits:.2f}")
@@ -35,7 +35,7 @@ def pack(floats: Path, out: Path, device: torch.device, *, tokens: int = 256 * 1
         made = Path(folder) / "made"
         wishes = Wishes(floats, made, (BITS,), device, text=text, tokens=tokens, work=Path(folder) / "work")
         written = convert(wishes, lambda step: print(step.line, flush=True) if step.line else None, print)[0]
-        shutil.copytree(made, out)
+        shutil.copytree(made, out, dirs_exist_ok=True)
     return written
 
 

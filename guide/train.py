@@ -10,7 +10,6 @@ import argparse
 import json
 import math
 import os
-import shutil
 import tempfile
 import time
 from collections import Counter
@@ -125,9 +124,7 @@ def train(model: Guide, data: Dataset, plan: Plan, device: torch.device) -> None
 def export(model: Guide, tokenizer: Tokenizer, out: Path, device: torch.device, *, tokens: int) -> None:
     """Writes the EXL2 folder; the floats beside it are for whoever packs them otherwise."""
     floats = (BUILD if out == SHIPPED else out.parent) / f"{out.name}-float16"
-    for folder in (floats, out):
-        shutil.rmtree(folder, ignore_errors=True)
-    floats.mkdir(parents=True)
+    floats.mkdir(parents=True, exist_ok=True)
     write_tokenizer_files(tokenizer, floats)
     save_file({name: tensor.detach().half().cpu() for name, tensor in model.state_dict().items()}, floats / WEIGHTS)
     config = json.dumps(model.size.config(bos=BOS, eos=IM_END), indent=2)

@@ -17,9 +17,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from exlchat.engine.formats import exl2
-from exlchat.engine.formats.sections import EIGHT_BITS, SIX_BITS, Section, group_sizes
+from exlchat.engine.formats.sections import EIGHT_BITS, Section, group_sizes
 
-__all__ = ["EIGHT_BITS", "SIX_BITS", "Section", "is_quantized", "quantize_group", "quantize_matrix", "write_model"]
+__all__ = ["EIGHT_BITS", "Section", "is_quantized", "quantize_group", "quantize_matrix", "write_model"]
 
 _IN_LAYER = re.compile(r"(^|\.)(layers|h)\.\d+\.")
 # What chooses experts or weighs them stays float, as in all published files.

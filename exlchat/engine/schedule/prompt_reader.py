@@ -61,6 +61,8 @@ class PromptReader:
         while done < len(prompt) and not cancelled():
             if len(sequence) < done:
                 done = sequence.begin(prompt, most=len(prompt) - 1, owner=request.owner)
+                yield PrefillProgress(done, len(prompt), cached), None
+                continue
             chunk = prompt[done : done + self.slice]
             logits = self._runner.last_logits(sequence, chunk)
             done += len(chunk)

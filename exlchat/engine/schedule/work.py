@@ -202,8 +202,10 @@ class WorkMaker:
                     if told is not None:
                         work.tell(told)
                     yield
-                    if work.reading:
+                    while work.reading and not work.cancelled:
                         yield from self._read_again(work, state)
+                        # Whether there is room for what comes now is asked before a turn.
+                        yield
                     if work.reading:
                         # Cancelled while it stood still: what it would go on from is not there.
                         if (last := state.give_up()) is not None:
@@ -237,6 +239,7 @@ class WorkMaker:
                     work.begun = True
                 elif len(sequence) < done:
                     yield from self._find(work, ids[:done], request.owner)
+                    yield
                     continue
                 else:
                     end = min(done + self.reader.slice, len(ids))
@@ -295,6 +298,8 @@ class WorkMaker:
             if not work.begun:
                 work.sequence.begin(ids, owner=owner)
                 work.begun = True
+                yield
+                continue
             done = len(work.sequence)
             if done == len(ids):
                 return
