@@ -22,7 +22,8 @@ from torch.nn.functional import pad
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from exlchat.engine.formats import exl2
-from exlchat.engine.formats.exl2_writer import SIX_BITS, Section, quantize_matrix
+from exlchat.engine.formats.exl2_writer import quantize_matrix
+from exlchat.engine.formats.sections import SIX_BITS, Section
 from tests.engine.family_models import CASES, Files, save_case
 from tests.random_models import save_tokenizer
 

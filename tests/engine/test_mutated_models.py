@@ -28,6 +28,7 @@ from transformers import (
 
 from exlchat.engine.formats import awq, awq_writer, exl2, exl2_writer, gptq, gptq_writer
 from exlchat.engine.formats.gptq_writer import GptqRecipe
+from exlchat.engine.formats.sections import SIX_BITS
 from tests.engine.mutation_faults import Base, base, fault, quick_and_small
 from tests.engine.mutations import every_mutation
 from tests.random_models import edit_json, save_tokenizer
@@ -53,7 +54,7 @@ DENSE: dict[str, tuple[type[PreTrainedModel], type[Any], dict[str, Any]]] = {
     "qwen3": (Qwen3ForCausalLM, Qwen3Config, {"head_dim": 32, **TIED}),
 }
 QUANTIZED: dict[str, Callable[[dict[str, torch.Tensor], dict[str, Any], Path], None]] = {
-    "exl2": lambda source, config, path: exl2_writer.write_model(source, config, path, body=exl2_writer.SIX_BITS),
+    "exl2": lambda source, config, path: exl2_writer.write_model(source, config, path, body=SIX_BITS),
     "gptq": lambda source, config, path: gptq_writer.write_model(source, config, path, GptqRecipe(32)),
     "gptq act-order": lambda source, config, path: gptq_writer.write_model(
         source, config, path, GptqRecipe(32, act_order=True, symmetric=False)
