@@ -30,9 +30,6 @@ def waits_for(session: ChatSession, model: ModelState) -> str | None:
         return None
     if model.info is None and model.failure is None:
         return "Waiting for the model to be loaded; the message is saved."
-    writing = session.being_written
-    if writing is not None and writing is not answering:
-        return "Waiting for the answer in another conversation to end; the message is saved."
     return None
 
 
@@ -43,7 +40,6 @@ class Presenter:
         self._view = view
         self._answers = answers
         self._notices_told: set[str] = set()
-        self._began = 0.0
 
     def take(self, report: Report) -> None:
         """Show one report. A database that cannot be read just now is told; what it holds is shown when it can."""
@@ -110,8 +106,9 @@ class Presenter:
                 self._started(answering, started, shown=shown)
             case PrefillProgress(done=done, total=total) if shown:
                 self._status("reading", done / total if total else None)
-            case TextDelta(token_ids=ids):
-                self._grown(answering, len(ids), shown=shown)
+            case TextDelta() if shown and answering.message is not None and self._answers.grow(answering):
+                # Another program may have moved the branch away from the answer.
+                self._show_growing(answering)
             case AnswerClosed() as closed:
                 self._closed(closed)
                 if shown:
@@ -121,8 +118,6 @@ class Presenter:
 
     def _started(self, answering: PendingAnswer, started: AnswerStarted, *, shown: bool) -> None:
         view = self._view
-        view.growing.begin(started.prompt_tokens)
-        self._began = time.monotonic()
         notices = self._news(started)
         if shown:
             self._forget_figures(started.prompt_tokens)
@@ -145,15 +140,8 @@ class Presenter:
         self._notices_told.update(fresh)
         return [*fresh, started.context_notice] if started.context_notice else fresh
 
-    def _grown(self, answering: PendingAnswer, tokens: int, *, shown: bool) -> None:
-        now = time.monotonic()
-        self._view.growing.add(tokens, now)
-        # Another program may have moved the branch away from the answer.
-        if shown and answering.message is not None and self._answers.grow(answering):
-            self._show_growing(now)
-
-    def _show_growing(self, now: float) -> None:
-        if (facts := self._view.growing.news(self._view.facts, now)) is not None:
+    def _show_growing(self, answering: PendingAnswer) -> None:
+        if (facts := answering.growing.news(self._view.facts, time.monotonic())) is not None:
             self._view.facts = facts
 
     def _closed(self, closed: AnswerClosed) -> None:
@@ -166,15 +154,10 @@ class Presenter:
     ) -> None:
         match event:
             case AnswerStarted() as started:
-                self._view.growing.begin(started.prompt_tokens)
-                self._began = self._began or time.monotonic()
                 for notice in self._news(started):
                     self._view.tell(notice)
-            case TextDelta(token_ids=ids):
-                now = time.monotonic()
-                self._view.growing.add(len(ids), now)
-                if shown:
-                    self._show_growing(now)
+            case TextDelta() if shown:
+                self._show_growing(answering)
             case AnswerClosed() as closed:
                 self._closed(closed)
         if shown:
@@ -192,9 +175,10 @@ class Presenter:
         if prompt is not None:
             view.unsent.keep(answering.conversation_id)
         elif not session.go_round(answering):
-            seconds, self._began = (time.monotonic() - self._began if self._began else 0.0), 0.0
+            began = answering.growing.began
+            seconds = time.monotonic() - began if began else 0.0
             if report.error is None:
-                session.title_when_idle(answering.conversation_id)
+                session.have_titled(answering.conversation_id)
         if answering.conversation_id == session.conversation_id:
             self._status(view.model.activity)
         self._answers.ended(answering, failed=report.error is not None, prompt=prompt, seconds=seconds)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from exlchat.app.generation_settings import GenerationSettings
     from exlchat.app.library.shelf import Shelf
     from exlchat.app.log import Log
-    from exlchat.app.panels.figures import GrowingFigures, StatusFacts
+    from exlchat.app.panels.figures import StatusFacts
     from exlchat.app.runtime.model_state import ModelReport, ModelState
     from exlchat.app.runtime.model_switch import ModelSwitch
     from exlchat.chat.model import Message
@@ -45,10 +45,6 @@ class View(Protocol):
     @property
     def unsent(self) -> Unsent:
         """What is typed and not sent."""
-
-    @property
-    def growing(self) -> GrowingFigures:
-        """Figures of the answer that is being written, in whichever conversation."""
 
     facts: StatusFacts
     """Figures of model and answer, shown as they are set."""

@@ -99,7 +99,7 @@ class LocalEngine:
     @property
     def capabilities(self) -> Capabilities:
         """All there is; guesses of a draft model where one was loaded."""
-        return Capabilities(draft_model=self._parts.draft is not None, same_when_greedy=True)
+        return Capabilities(draft_model=self._parts.draft is not None, same_when_greedy=True, ranks=True)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Ids of `text`, no BOS added. `special`: whether the text of a special token becomes that token."""

@@ -120,6 +120,8 @@ class Capabilities:
     """Whether `draft` may be "model"."""
     same_when_greedy: bool = False
     """Whether two greedy answers to one prompt are the same; not asked for, but told."""
+    ranks: bool = False
+    """Whether requests of a higher rank go first; not asked for, but told."""
 
     def check(self, request: GenerationRequest) -> None:
         """Raises `RequestError` in one line for what cannot be had."""
@@ -149,7 +151,7 @@ class TextModel(Protocol):
 class Engine(TextModel, Protocol):
     """A model that answers. `exlchat.engine.LocalEngine` is one; tests use a scripted one.
 
-    `generate` and the optional parts are called from one thread at a time, all else from any.
+    Everything is called from any thread.
     """
 
     @property

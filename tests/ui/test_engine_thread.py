@@ -1,4 +1,4 @@
-"""The engine thread: jobs in order, stops that are felt, errors in one line, an end that comes."""
+"""The engine's threads: jobs side by side, stops that are felt, errors in one line, an end that comes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,22 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from exlchat.app.runtime.engine_thread import EngineThread
-from exlchat.app.runtime.jobs import EngineJob, JobEnded, JobEvent, Loaded, LoadFailed, Loading, Report
+from exlchat.app.runtime.jobs import (
+    Answered,
+    EngineJob,
+    JobEnded,
+    JobEvent,
+    Load,
+    LoadBegun,
+    Loaded,
+    LoadFailed,
+    Loading,
+    Question,
+    Report,
+)
 from exlchat.llm.events import TextDelta
 from exlchat.llm.info import LoadProgress, ModelError
-from exlchat.llm.port import Cancellation, Engine
+from exlchat.llm.port import Cancellation, Capabilities, Engine
 from exlchat.llm.request import GenerationRequest
 from tests.ui.scripted_engine import ScriptedEngine
 
@@ -54,34 +66,73 @@ def said(reports: list[Report]) -> str:
     return "".join(r.event.text for r in reports if isinstance(r, JobEvent) and isinstance(r.event, TextDelta))
 
 
-def test_it_loads_with_progress_and_then_does_jobs_in_order(receiver: Receiver) -> None:
+def test_it_loads_with_progress_and_then_does_what_waited(receiver: Receiver) -> None:
     def load(on_progress: OnProgress) -> Engine:
         on_progress(LoadProgress(1, 2, "reading weights"))
-        return ScriptedEngine("first", "second")
+        return ScriptedEngine("first")
 
     thread = EngineThread(load, receiver.reports.put)
-    one, two = EngineJob("a", talk), EngineJob("b", talk)
-    thread.submit(one)
-    thread.submit(two)
+    job = EngineJob("a", talk)
+    thread.submit(job)
     thread.start()
     assert receiver.until(Loaded)[:-1] == [Loading(LoadProgress(1, 2, "reading weights"))]
-    first, second = receiver.until(JobEnded), receiver.until(JobEnded)
-    assert (said(first), first[-1]) == ("first", JobEnded(one, None))
-    assert (said(second), second[-1]) == ("second", JobEnded(two, None))
+    reports = receiver.until(JobEnded)
+    assert (said(reports), reports[-1]) == ("first", JobEnded(job, None))
     assert thread.close(5)
 
 
-def test_a_job_is_not_run_on_the_callers_thread(receiver: Receiver) -> None:
-    names: list[str] = []
+def test_jobs_run_side_by_side(receiver: Receiver) -> None:
+    both = threading.Barrier(2)
 
     def work(_: Engine, __: Cancellation) -> Iterator[TextDelta]:
-        names.append(threading.current_thread().name)
         yield TextDelta("x")
+        both.wait(60)
+        yield TextDelta("y")
 
     thread = started(receiver, lambda _: ScriptedEngine())
     thread.submit(EngineJob("a", work))
-    receiver.until(JobEnded)
-    assert names == ["exlchat-engine"]
+    thread.submit(EngineJob("b", work))
+    reports = [*receiver.until(JobEnded), *receiver.until(JobEnded)]
+    assert [one.error for one in reports if isinstance(one, JobEnded)] == [None, None]
+    assert thread.close(5)
+
+
+def test_a_question_waits_for_the_answer_of_its_conversation_and_for_no_other(receiver: Receiver) -> None:
+    engine = ScriptedEngine("an answer")
+    engine.hold()
+    thread = started(receiver, lambda _: engine)
+    thread.submit(EngineJob("a", talk))
+    about_a = Question(lambda _: "a", print, conversation_id="a")
+    about_b = Question(lambda _: "b", print, conversation_id="b")
+    about_none = Question(lambda _: "none", print)
+    for question in (about_a, about_b, about_none):
+        thread.ask(question)
+    before = [one for one in (*receiver.until(Answered), *receiver.until(Answered)) if isinstance(one, Answered)]
+    assert {one.answer for one in before} == {"b", "none"}
+    engine.release()
+    assert isinstance(receiver.until(JobEnded)[-1], JobEnded)
+    assert receiver.until(Answered)[-1] == Answered(about_a, "a", None)
+    assert thread.close(5)
+
+
+def test_another_model_waits_for_all_that_was_asked_before_and_has_what_is_asked_behind_it(receiver: Receiver) -> None:
+    engine, other = ScriptedEngine("one", "two"), ScriptedEngine("three", name="other")
+    engine.hold()
+    thread = started(receiver, lambda _: engine)
+    first, second, third = EngineJob("a", talk), EngineJob("b", talk), EngineJob("c", talk)
+    thread.submit(first)
+    thread.submit(second)
+    receiver.until(Loaded)
+    thread.load(Load("other", lambda _: other))
+    thread.submit(third)
+    engine.step(1)
+    assert not any(isinstance(one, LoadBegun) for one in receiver.until(JobEvent))
+    engine.release()
+    reports = receiver.until(Loaded)
+    assert {one.job for one in reports if isinstance(one, JobEnded)} == {first, second}
+    reports = receiver.until(JobEnded)
+    assert (said(reports), reports[-1]) == ("three", JobEnded(third, None))
+    assert engine.unloaded
     assert thread.close(5)
 
 
@@ -123,16 +174,21 @@ def test_a_stop_before_the_engine_generates_is_not_forgotten(receiver: Receiver)
 
 
 def test_stopping_a_job_that_waits_takes_it_out(receiver: Receiver) -> None:
-    engine = ScriptedEngine("one", "two")
-    engine.hold()
-    thread = started(receiver, lambda _: engine)
-    running, waiting = EngineJob("a", talk), EngineJob("b", talk)
-    thread.submit(running)
-    thread.submit(waiting)
-    thread.stop(waiting)
-    assert receiver.until(JobEnded)[-1] == JobEnded(waiting, None)
-    engine.release()
-    assert receiver.until(JobEnded)[-1] == JobEnded(running, None)
+    loads = threading.Event()
+
+    def load(_: OnProgress) -> Engine:
+        loads.wait(60)
+        return ScriptedEngine("one")
+
+    thread = started(receiver, load)
+    kept, stopped = EngineJob("a", talk), EngineJob("b", talk)
+    thread.submit(kept)
+    thread.submit(stopped)
+    thread.stop(stopped)
+    assert receiver.until(JobEnded)[-1] == JobEnded(stopped, None)
+    loads.set()
+    reports = receiver.until(JobEnded)
+    assert (said(reports), reports[-1]) == ("one", JobEnded(kept, None))
     assert thread.close(5)
 
 
@@ -215,8 +271,32 @@ def test_close_before_start_is_harmless(receiver: Receiver) -> None:
     assert EngineThread(lambda _: ScriptedEngine(), receiver.reports.put).close(1)
 
 
-def test_an_idle_job_gives_way_to_whatever_else_is_asked(receiver: Receiver) -> None:
-    engine = ScriptedEngine("a long title", "answer")
+@pytest.mark.parametrize("ranks", [True, False])
+def test_an_idle_job_gives_way_where_the_engine_has_no_ranks(receiver: Receiver, ranks: bool) -> None:
+    class Ranked(ScriptedEngine):
+        capabilities = Capabilities(ranks=ranks)
+
+    engine = Ranked("a long title", "answer", "ok")
+    engine.hold()
+    thread = started(receiver, lambda _: engine)
+    idle, real = EngineJob("c", talk, idle=True), EngineJob("d", talk)
+    thread.submit(idle)
+    engine.step(1)
+    receiver.until(JobEvent)
+    thread.submit(real)
+    engine.release()
+    reports = [*receiver.until(JobEnded), *receiver.until(JobEnded)]
+    titled = "".join(
+        one.event.text
+        for one in reports
+        if isinstance(one, JobEvent) and one.job is idle and isinstance(one.event, TextDelta)
+    )
+    assert (titled == " long title") == ranks
+    assert thread.close(5)
+
+
+def test_idle_jobs_give_way_to_another_model(receiver: Receiver) -> None:
+    engine = ScriptedEngine("a long title")
     engine.hold()
     thread = started(receiver, lambda _: engine)
     receiver.until(Loaded)
@@ -225,13 +305,7 @@ def test_an_idle_job_gives_way_to_whatever_else_is_asked(receiver: Receiver) -> 
     thread.submit(waiting)
     engine.step(1)
     receiver.until(JobEvent)
-    real = EngineJob("c", talk)
-    thread.submit(real)
-    first = receiver.until(JobEnded)[-1]
-    second = receiver.until(JobEnded)[-1]
-    assert {id(one.job) for one in (first, second) if isinstance(one, JobEnded)} == {id(idle), id(waiting)}
-    engine.release()
-    assert said(receiver.until(JobEnded)) == "answer"
-    thread.submit(EngineJob("c", talk, idle=True))
-    assert said(receiver.until(JobEnded)) == "ok"
+    thread.load(Load("other", lambda _: ScriptedEngine(name="other")))
+    reports = receiver.until(Loaded)
+    assert {one.job for one in reports if isinstance(one, JobEnded)} == {idle, waiting}
     assert thread.close(5)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from exlchat.app.panels.figures import GrowingFigures
 from exlchat.chat.speakers import char_of, is_group
+from exlchat.chat.turn_events import AnswerStarted
 from exlchat.llm.events import TextDelta
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from exlchat.app.runtime.jobs import EngineJob
+    from exlchat.app.runtime.jobs import EngineJob, JobStep
     from exlchat.chat.model import Message
-    from exlchat.chat.turn_events import AnswerStarted
 
 
 @dataclass(slots=True)
@@ -27,7 +29,7 @@ class PendingAnswer:
         message: the answer itself, once it has begun.
         thoughts, answer: the pieces of its text so far, without marks.
         fresh: what the newest text has brought of both.
-        tokens: how many have come.
+        growing: how fast it comes.
         back_to: id of the message at which the branch ends when all has ended, where no answer was chosen.
         for_several: one job makes several answers, and this one stands for them all.
         several: each of them that has begun, by its number, from 0.
@@ -41,7 +43,7 @@ class PendingAnswer:
     thoughts: list[str] = field(default_factory=list)
     answer: list[str] = field(default_factory=list)
     fresh: Sequence[TextDelta] = ()
-    tokens: int = 0
+    growing: GrowingFigures = field(default_factory=GrowingFigures)
     back_to: str | None = None
     for_several: bool = False
     several: dict[int, PendingAnswer] = field(default_factory=dict)
@@ -58,11 +60,20 @@ class PendingAnswer:
 
     def begin(self, started: AnswerStarted) -> None:
         self.message = started.message
+        self.growing.begin(started.prompt_tokens, time.monotonic())
         self.thoughts, self.answer = [], []
         self._take(started.begun)
 
+    def note_one_of_several(self, event: JobStep) -> None:
+        """All of them are counted together where this stands for them."""
+        match event:
+            case AnswerStarted(prompt_tokens=prompt_tokens) if not self.growing.began:
+                self.growing.begin(prompt_tokens, time.monotonic())
+            case TextDelta(token_ids=ids):
+                self.growing.add(len(ids), time.monotonic())
+
     def add(self, delta: TextDelta) -> None:
-        self.tokens += len(delta.token_ids)
+        self.growing.add(len(delta.token_ids), time.monotonic())
         self._take((delta,) if delta.text and delta.channel != "mark" else ())
 
     def _take(self, pieces: Sequence[TextDelta]) -> None:

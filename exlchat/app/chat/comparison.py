@@ -40,7 +40,6 @@ class Comparison:
         self._session = session
         self.conversation_id = session.require_open()
         self.many = many
-        self._began: dict[str, float] = {}
         self.given: str | None = None if last.role == "user" else last.id
         """The id of the answer that was there before."""
         self._shown_before = session.conversation.tip_id if session.conversation is not None else None
@@ -89,9 +88,8 @@ class Comparison:
         assert one.message is not None
         if one.message.status != "streaming":
             return _rate(one.message)
-        began = self._began.setdefault(one.message.id, time.monotonic())
-        seconds = time.monotonic() - began
-        return f"{one.tokens} tokens · {one.tokens / seconds:.1f} tokens/s" if seconds > 0.2 else f"{one.tokens} tokens"
+        tokens, rate = one.growing.tokens, one.growing.rate(time.monotonic())
+        return f"{tokens} tokens · {rate:.1f} tokens/s" if rate is not None else f"{tokens} tokens"
 
     def texts(self) -> list[str]:
         begun = [one for _, one in sorted(self._answering.several.items()) if one.message is not None]

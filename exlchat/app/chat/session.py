@@ -87,8 +87,14 @@ class ChatSession(OpenConversation):
 
     @property
     def being_written(self) -> PendingAnswer | None:
-        """The answer that grows right now, in whichever conversation."""
-        return self._under_way.being_written
+        """An answer that grows right now: that of the open conversation, else of any."""
+        written = self._under_way.written
+        return next((one for one in written if one.conversation_id == self.conversation_id), next(iter(written), None))
+
+    @property
+    def being_answered(self) -> frozenset[str]:
+        """The conversations in which an answer grows."""
+        return frozenset(one.conversation_id for one in self._under_way.written)
 
     @property
     def busy(self) -> bool:
@@ -346,9 +352,9 @@ class ChatSession(OpenConversation):
             self.reload()
         return answering
 
-    def title_when_idle(self, conversation_id: str) -> None:
-        """Have the model title a conversation that is called after its first line, unless there is anything to do."""
-        if self.titles and not self.busy and conversation_id not in self._titled:
+    def have_titled(self, conversation_id: str) -> None:
+        """Have the model title a conversation that is called after its first line."""
+        if self.titles and conversation_id not in self._titled:
             template = self._spoken_there(conversation_id).template
             self._jobs.submit(title_job(self.store, conversation_id, template=template))
 

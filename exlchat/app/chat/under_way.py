@@ -9,6 +9,8 @@ from exlchat.chat.turn_events import AnswerClosed, AnswerStarted, OneAnswer
 from exlchat.llm.events import TextDelta
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from exlchat.app.runtime.jobs import EngineJob, JobEnded, JobEvent, JobStep
     from exlchat.app.runtime.requests import JobQueue
     from exlchat.chat.model import Message
@@ -29,8 +31,9 @@ class UnderWay:
         return self._answering.get(conversation_id or "")
 
     @property
-    def being_written(self) -> PendingAnswer | None:
-        return next((one for one in self._answering.values() if one.message is not None or one.several), None)
+    def written(self) -> Sequence[PendingAnswer]:
+        """Those that have begun."""
+        return [one for one in self._answering.values() if one.message is not None or one.several]
 
     def begin(
         self, job: EngineJob, *, prompt: Message | None, replaces: str | None, for_several: bool = False
@@ -56,6 +59,7 @@ class UnderWay:
                 del answering.several[index]
             case OneAnswer(index=index, event=event):
                 _take(answering.several.setdefault(index, PendingAnswer(report.job, None, None)), event)
+                answering.note_one_of_several(event)
             case event:
                 _take(answering, event)
         return answering

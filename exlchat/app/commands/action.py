@@ -35,6 +35,7 @@ Handler = Callable[["View", str], None]
 @dataclass(frozen=True, slots=True)
 class Situation:
     answering: bool = False
+    can_stop: bool = False
     has_messages: bool = False
     has_answer: bool = False
     can_retry: bool = False

@@ -102,7 +102,8 @@ def _has_letters(word: str, letters: str) -> bool:
 def situation_of(session: ChatSession) -> Situation:
     last = session.last_said
     return Situation(
-        answering=session.answering is not None or session.being_written is not None,
+        answering=session.answering is not None,
+        can_stop=session.answering is not None or session.being_written is not None,
         has_messages=bool(session.branch),
         has_answer=session.last_answer is not None,
         can_retry=last is not None,

@@ -25,7 +25,7 @@ command = partial(action.command, topic="Answers")
     "Stop the answer",
     "Stop the answer and keep its text.",
     keys=("escape",),
-    when=lambda now: now.answering,
+    when=lambda now: now.can_stop,
     in_lines="Stop the answer and keep its text; leave a message that is being changed as it is.",
     after="editor",
 )
@@ -137,6 +137,7 @@ def probabilities(view: View, numbers: str) -> None:
         view.show_probabilities(message.id)
         return
     session.questions.chances(
+        session.require_open(),
         message.id,
         partial(_take_token, view, message.id, int(words[1]), int(words[2])),
         template=session.template,

@@ -20,18 +20,21 @@ command = partial(action.command, topic="Memory")
 _TITLE_CELLS = 60
 
 
+def model_to_come(view: View) -> str | None:
+    """What has to happen before the engine can be asked of itself; `None` when it can be now."""
+    return "the model is loaded" if view.model.info is None and view.model.failure is None else None
+
+
 def questions_wait_for(view: View) -> str | None:
-    """What has to happen before the engine can be asked something; `None` when it can be now."""
-    if view.model.info is None and view.model.failure is None:
-        return "the model is loaded"
-    return "the answer has ended" if view.session.busy else None
+    """What has to happen before the engine can be asked about the open conversation; `None` when it can be now."""
+    return model_to_come(view) or ("the answer has ended" if view.session.answering is not None else None)
 
 
 @command(
     "cache", "Cache", "Show what the model's cache holds, whose it is, and how much it saves.", "/cache", after="stats"
 )
 def cache(view: View, _: str) -> None:
-    wait = questions_wait_for(view)
+    wait = model_to_come(view)
     if wait is not None:
         view.tell(f"The cache is shown when {wait}")
     view.session.questions.cache(partial(cache_told, view, late=wait is not None))

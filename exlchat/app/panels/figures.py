@@ -91,17 +91,21 @@ def drafted_line(stats: GenerationStats) -> str:
 
 
 class GrowingFigures:
-    def __init__(self) -> None:
-        self.begin(0)
+    """Of one answer. Times are seconds of a clock that only goes on."""
 
-    def begin(self, prompt_tokens: int) -> None:
+    def __init__(self) -> None:
+        self.begin(0, 0.0)
+
+    def begin(self, prompt_tokens: int, now: float) -> None:
+        self.began = now
+        """0 before it has."""
         self._prompt_tokens = prompt_tokens
         self._tokens = 0
         self._first_at = self._told_at = 0.0
         self._recent: deque[tuple[int, int]] = deque()
 
     def add(self, tokens: int, now: float) -> None:
-        """More has come; `now` in seconds of a clock that only goes on."""
+        """More has come."""
         self._first_at = self._first_at or now
         self._tokens += tokens
         at = self._interval(now)

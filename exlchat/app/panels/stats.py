@@ -52,14 +52,13 @@ def growing_line(tokens: int, rate: float | None, *, elsewhere: bool) -> str:
     return f"{where}{tokens:,} tokens so far" + ("" if rate is None else f", {rate:.1f} tok/s")
 
 
-def engine_rows(figures: EngineFigures, as_of: str) -> Iterator[tuple[str, str]]:
-    """Rows about memory and the cache; `as_of` is when they were read, if that is not now."""
-    when = f" (as of {as_of})" if as_of else ""
+def engine_rows(figures: EngineFigures) -> Iterator[tuple[str, str]]:
+    """Rows about memory and the cache."""
     if figures.memory is not None:
-        yield f"Memory{when}", ""
+        yield "Memory", ""
         yield from _memory_rows(figures.memory)
     if figures.cache is not None:
-        yield f"Cache{when}", ""
+        yield "Cache", ""
         yield from _cache_rows(figures.cache)
 
 

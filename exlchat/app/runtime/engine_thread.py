@@ -1,12 +1,14 @@
-"""The one thread that calls the engine: it loads models and takes jobs in order. It never touches a widget.
+"""The threads that call the engine: one loads models, and each job runs in one of its own. None touches a widget.
 
-What happens is posted as plain frozen values from this thread; whoever receives them (the app, the line mode) brings
-them to its own thread.
+Which of several answers goes first is the engine's to say, by the rank of its request; here stands only what waits for
+what: a model for the answers of the one before it, a question for what it asks about. What happens is posted as plain
+frozen values from these threads; whoever receives them (the app, the line mode) brings them to its own thread.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import threading
 from collections import deque
@@ -36,9 +38,11 @@ if TYPE_CHECKING:
     from exlchat.llm.info import LoadProgress
     from exlchat.llm.port import Engine
 
-# A decode step of a GPU takes 0.25 to 2 ms, and this thread must launch the next one in time. By default a thread that
-# computes keeps the interpreter for 5 ms: beside one that draws 4 ms of every 33, steps of 1.3 ms came at 94 % of their
-# rate on an H200, those of 0.25 ms at 91 %; with this all of them came.
+    _Asked = EngineJob | Question
+
+# A decode step of a GPU takes 0.25 to 2 ms, and whoever reads an answer must launch the next one in time. By default a
+# thread that computes keeps the interpreter for 5 ms: beside one that draws 4 ms of every 33, steps of 1.3 ms came at
+# 94 % of their rate on an H200, those of 0.25 ms at 91 %; with this all of them came.
 _SWITCH_SECONDS = 1e-4
 
 
@@ -47,17 +51,18 @@ class _GivenUpError(Exception):
 
 
 class EngineThread:
-    """Owns the engine. All methods may be called from any thread; `post` is called on the engine thread."""
+    """Owns the engine. All methods may be called from any thread; `post` is called on the threads of the jobs."""
 
     def __init__(self, load: Loader, post: Callable[[Report], None], *, name: str = "") -> None:
         """`load` builds the first engine, of the model `name`; `post` receives everything that happens."""
         self._post = post
-        self._jobs: deque[EngineJob | Question | Load] = deque()
+        self._waiting: deque[_Asked | Load] = deque()
+        self._running: dict[_Asked, threading.Thread] = {}
         self._changed = threading.Condition()
         self._closing = False
         self._failure: str | None = None
         self._engine: Engine | None = None
-        self._current: EngineJob | Question | Load | None = Load(name, load)
+        self._loading: Load | None = Load(name, load)
         self._good: Load | None = None
         self._given_up = False
         # A daemon, so that a load stuck in C code cannot keep a program alive that the user has quit.
@@ -85,37 +90,36 @@ class EngineThread:
         self._thread.start()
 
     def submit(self, job: EngineJob) -> None:
-        """Run `job` after those already waiting; `JobEnded` follows in any case, at once when there is no model."""
+        """Run `job` beside the others; `JobEnded` follows in any case, at once when there is no model."""
         with self._changed:
-            if not job.idle:
+            if not job.idle and self._engine is not None and not self._engine.capabilities.ranks:
                 self._end_idle_jobs()
-            self._jobs.append(job)
-            self._changed.notify()
+            self._waiting.append(job)
+            self._changed.notify_all()
 
     def ask(self, question: Question) -> None:
-        """Ask after the jobs that wait already; `Answered` follows in any case."""
+        """Ask, beside all that runs but what it is about; `Answered` follows in any case."""
         with self._changed:
-            self._end_idle_jobs()
-            self._jobs.append(question)
-            self._changed.notify()
+            self._waiting.append(question)
+            self._changed.notify_all()
 
     def load(self, load: Load) -> None:
-        """Change the model after the jobs that wait already, which go to the old one.
+        """Change the model when all that was asked before has ended; what is asked from now on goes to the new one.
 
         A change that has not come to its end is given up for this one. `Loaded`, `LoadRefused`, `WentBack` or
         `LoadFailed` follows for the last of them.
         """
         with self._changed:
             self._end_idle_jobs()
-            waiting = next((index for index, job in enumerate(self._jobs) if isinstance(job, Load)), None)
+            waiting = next((index for index, one in enumerate(self._waiting) if isinstance(one, Load)), None)
             if waiting is not None:
-                self._jobs[waiting] = load
-            elif isinstance(self._current, Load):
+                self._waiting[waiting] = load
+            elif self._loading is not None:
                 self._given_up = True
-                self._jobs.appendleft(load)
+                self._waiting.appendleft(load)
             else:
-                self._jobs.append(load)
-            self._changed.notify()
+                self._waiting.append(load)
+            self._changed.notify_all()
 
     def stop(self, job: EngineJob) -> None:
         """End `job`: within one token when it runs, at once when it only waits. Harmless when it has ended."""
@@ -123,42 +127,39 @@ class EngineThread:
             self._end(job)
 
     def close(self, timeout: float) -> bool:
-        """Stop the running job, drop the waiting ones, wait up to `timeout` seconds; whether the thread has ended."""
+        """Stop the running jobs, drop the waiting ones, wait up to `timeout` seconds; whether all have ended."""
         with self._changed:
             self._closing = True
-            self._jobs.clear()
-            if isinstance(self._current, EngineJob | Question):
-                self._current.cancellation.cancel()
-            self._changed.notify()
+            self._waiting.clear()
+            for asked in self._running:
+                asked.cancellation.cancel()
+            self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def _end(self, job: EngineJob) -> None:
-        if job is self._current:
+        if job in self._running:
             job.cancellation.cancel()
-        elif job in self._jobs:
-            self._jobs.remove(job)
+        elif job in self._waiting:
+            self._waiting.remove(job)
             self._post(JobEnded(job, None))
 
     def _end_idle_jobs(self) -> None:
-        """Something that somebody waits for has come."""
-        for job in (self._current, *self._jobs):
+        """Something that somebody waits for has come, and the engine would not let it go first by itself."""
+        for job in (*self._running, *self._waiting):
             if isinstance(job, EngineJob) and job.idle:
                 self._end(job)
 
     def _run(self) -> None:
-        job = self._current
-        while job is not None:
-            if isinstance(job, Load):
-                # What takes its place is the next job, and none when the thread is to end.
-                with contextlib.suppress(_GivenUpError):
-                    self._change_to(job)
-            elif isinstance(job, Question):
-                self._answer(job)
-            else:
-                self._do(job)
-            job = self._next_job()
+        load = self._loading
+        while load is not None:
+            # What takes its place is the next one, and none when the thread is to end.
+            with contextlib.suppress(_GivenUpError):
+                self._change_to(load)
+            load = self._next_load()
+        for thread in list(self._running.values()):
+            thread.join()
         if self._engine is not None:
             self._engine.close()
 
@@ -230,15 +231,49 @@ class EngineThread:
             raise _GivenUpError
         self._post(Loading(progress))
 
-    def _next_job(self) -> EngineJob | Question | Load | None:
+    def _next_load(self) -> Load | None:
+        """Has begin whatever may, until another model is to be loaded; `None` when the thread is to end."""
         with self._changed:
-            self._current = None
-            self._changed.wait_for(lambda: self._closing or self._jobs)
-            if self._closing:
-                return None
-            self._current = self._jobs.popleft()
-            self._given_up = False
-            return self._current
+            self._loading = None
+            while not self._closing:
+                self._begin_waiting()
+                first = self._waiting[0] if self._waiting else None
+                if isinstance(first, Load) and not self._running:
+                    self._waiting.popleft()
+                    self._loading, self._given_up = first, False
+                    return first
+                self._changed.wait()
+            return None
+
+    def _begin_waiting(self) -> None:
+        for asked in list(self._waiting):
+            if isinstance(asked, Load):
+                # What comes behind it is asked of that model.
+                return
+            if isinstance(asked, Question) and self._is_behind(asked):
+                continue
+            self._waiting.remove(asked)
+            # Daemons, as this one.
+            thread = threading.Thread(target=self._carry_out, args=(asked,), name="exlchat-job", daemon=True)
+            self._running[asked] = thread
+            thread.start()
+
+    def _is_behind(self, question: Question) -> bool:
+        """Whether what it is about is being answered, or has been asked to be before it."""
+        before = (*self._running, *itertools.takewhile(lambda one: one is not question, self._waiting))
+        jobs = [one for one in before if isinstance(one, EngineJob) and not one.idle]
+        return any(one.conversation_id == question.conversation_id for one in jobs)
+
+    def _carry_out(self, asked: _Asked) -> None:
+        try:
+            if isinstance(asked, Question):
+                self._answer(asked)
+            else:
+                self._do(asked)
+        finally:
+            with self._changed:
+                del self._running[asked]
+                self._changed.notify_all()
 
     def _answer(self, question: Question) -> None:
         if self._engine is None:

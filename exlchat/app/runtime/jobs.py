@@ -1,4 +1,4 @@
-"""What the engine thread is given to do, and what it reports: frozen values that cross between threads."""
+"""What the engine's threads are given to do, and what they report: frozen values that cross between threads."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     Loader = Callable[[Callable[[LoadProgress], None]], Engine]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class EngineJob:
     """Something to be done with the engine for one conversation.
 
     Args:
         conversation_id: which one.
-        work: runs on the engine thread.
-        idle: nobody waits for it: it is given up as soon as there is anything else to do.
+        work: runs on a thread of its own.
+        idle: nobody waits for it: it is given up for another model, and for any other job where the engine knows no
+            ranks.
         kept: whether what goes wrong in it may be written to the log.
         cancellation: ends it.
     """
@@ -34,26 +35,28 @@ class EngineJob:
     work: Callable[[Engine, Cancellation], Iterator[JobStep]]
     idle: bool = False
     kept: bool = True
-    cancellation: Cancellation = field(default_factory=Cancellation, compare=False)
+    cancellation: Cancellation = field(default_factory=Cancellation)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """Something to be asked of the engine between two jobs.
+    """Something to be asked of the engine.
 
     Args:
-        ask: runs on the engine thread.
+        ask: runs on a thread of its own.
         tell: takes what it gave; whoever receives the reports calls it, on its own thread.
         fail: takes the one-line reason why it gave nothing, where somebody waits for that; else it is told as any line.
         kept: as of `EngineJob`.
         cancellation: ends a long one.
+        conversation_id: which one it is about: what is being answered there ends first. `None` waits for nothing.
     """
 
     ask: Callable[[Engine], Any]
     tell: Callable[[Any], None]
     fail: Callable[[str], None] | None = None
     kept: bool = True
-    cancellation: Cancellation = field(default_factory=Cancellation, compare=False)
+    cancellation: Cancellation = field(default_factory=Cancellation)
+    conversation_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 class OwnJobs:
-    """A `JobQueue` that knows what went through it. `owns` is asked on the engine thread, the rest on the view's."""
+    """A `JobQueue` that knows what went through it. `owns` is asked on the threads of jobs, the rest on the view's."""
 
     def __init__(self, queue: JobQueue) -> None:
         self._queue = queue
-        self._asked: list[EngineJob | Question] = []
+        self._asked: set[EngineJob | Question] = set()
 
     def submit(self, job: EngineJob) -> None:
         # Before it can be reported of.
-        self._asked.append(job)
+        self._asked.add(job)
         self._queue.submit(job)
 
     def ask(self, question: Question) -> None:
-        self._asked.append(question)
+        self._asked.add(question)
         self._queue.ask(question)
 
     def stop(self, job: EngineJob) -> None:
@@ -34,8 +34,8 @@ class OwnJobs:
         """Whether a report is of something that was asked here. Those of models are nobody's."""
         match report:
             case JobEvent(job=asked) | JobEnded(job=asked) | Answered(question=asked):
-                mine = any(one is asked for one in self._asked)
+                mine = asked in self._asked
                 if not isinstance(report, JobEvent):
-                    self._asked = [one for one in self._asked if one is not asked]
+                    self._asked.discard(asked)
                 return mine
         return False

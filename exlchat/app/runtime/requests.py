@@ -1,8 +1,7 @@
-"""What the session gives the engine thread: turns as jobs, and questions between them. No terminal library."""
+"""What the session gives the engine's threads: turns as jobs, and questions. No terminal library."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -32,19 +31,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
-    """What an engine says of itself, as far as it has a cache and memory here; `at` is when, in Unix seconds."""
+    """What an engine says of itself, as far as it has a cache and memory here."""
 
     cache: CacheReport | None
     memory: MemoryReport | None
-    at: float
 
 
 class JobQueue(Protocol):
     def submit(self, job: EngineJob) -> None:
-        """Run `job` after the ones before it."""
+        """Run `job` beside those that run."""
 
     def ask(self, question: Question) -> None:
-        """Ask between two jobs."""
+        """Ask, behind what is being done to the conversation that it is about."""
 
     def stop(self, job: EngineJob) -> None: ...
 
@@ -135,7 +133,7 @@ def _options(generation: GenerationSettings, template: str | None) -> TurnOption
 
 
 def title_job(store: ConversationStore, conversation_id: str, *, template: str | None) -> EngineJob:
-    """The job that has the model title a conversation when nobody waits for anything."""
+    """The job that has the model title a conversation, beside whatever is answered meanwhile."""
 
     def work(engine: Engine, cancellation: Cancellation) -> Iterator[Titling | TitleMade]:
         if Path(engine.info.path) == paths.bundled_model():
@@ -150,7 +148,7 @@ def title_job(store: ConversationStore, conversation_id: str, *, template: str |
 
 @dataclass(slots=True)
 class Computing:
-    """A long question on its way. The engine thread writes `done` and `total`, who asked may cancel."""
+    """A long question on its way. Its thread writes `done` and `total`, who asked may cancel."""
 
     cancellation: Cancellation
     done: int = 0
@@ -178,7 +176,7 @@ class Questions:
         system: str | None = None,
         thinking: bool | None = None,
     ) -> None:
-        """Ask what reading a conversation would cost as it is when the engine comes to it; arguments of `prompt_cost`.
+        """Ask what reading a conversation would cost when its present answer has ended; arguments of `prompt_cost`.
 
         `None` is a conversation that nobody has written in.
         """
@@ -189,7 +187,7 @@ class Questions:
             branch = self._store.load(conversation_id).branch if conversation_id is not None else ()
             return prompt_cost(engine, branch, template=template, system=system, policy=policy, thinking=thinking)
 
-        self._jobs.ask(Question(ask, tell, kept=self._store.is_kept))
+        self._jobs.ask(Question(ask, tell, kept=self._store.is_kept, conversation_id=conversation_id))
 
     def prompt(
         self,
@@ -206,10 +204,11 @@ class Questions:
             branch = self._store.load(conversation_id).branch
             return inspected(engine, branch, template=template, policy=policy, thinking=thinking)
 
-        self._jobs.ask(Question(ask, tell, kept=self._store.is_kept))
+        self._jobs.ask(Question(ask, tell, kept=self._store.is_kept, conversation_id=conversation_id))
 
     def chances(
         self,
+        conversation_id: str,
         message_id: str,
         tell: Callable[[AnswerChances | None], None],
         fail: Callable[[str], None] | None = None,
@@ -234,7 +233,8 @@ class Questions:
                 computing.done, computing.total = event.done, event.total
             return None
 
-        self._jobs.ask(Question(ask, tell, fail, self._store.is_kept, computing.cancellation))
+        kept = self._store.is_kept
+        self._jobs.ask(Question(ask, tell, fail, kept, computing.cancellation, conversation_id))
         return computing
 
     def check(self, generation: GenerationSettings, refuse: Callable[[str], None]) -> None:
@@ -270,7 +270,7 @@ class Questions:
         def ask(engine: Engine) -> EngineFigures:
             cache = engine.cache_report() if isinstance(engine, HasCache) else None
             memory = engine.memory_report() if isinstance(engine, HoldsMemory) else None
-            return EngineFigures(cache, memory, time.time())
+            return EngineFigures(cache, memory)
 
         def keep(figures: EngineFigures) -> None:
             self.figures = figures

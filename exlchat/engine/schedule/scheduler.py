@@ -29,6 +29,7 @@ from exlchat.engine.schedule.prompt_reader import PromptReader
 from exlchat.engine.schedule.request_checks import check_ids, check_request, check_score
 from exlchat.engine.schedule.runner import Runner
 from exlchat.engine.schedule.sampling_plan import SamplingPlan, SamplingPlans, healed_request
+from exlchat.engine.schedule.slices import Slices
 from exlchat.engine.schedule.token_sources import TokenSource
 from exlchat.engine.schedule.work import Tell, Work, WorkMaker
 from exlchat.engine.text.tokenizer import Tokenizer
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
 
 _Mode = Literal["own", "together", "ahead"]
 _END = object()
-_SLICES = {Rank.CHAT: 256, Rank.API: 1024}
-"""Tokens of a prompt between two passes while somebody of such a rank is answered: 12 and 35 ms of an 8B on an H200."""
 _STILL = 2e-3  # seconds between two looks at answers that all stand still
 _BREATH = 20e-6  # seconds between two steps in which another thread gets at the scheduler
 
@@ -86,6 +85,7 @@ class Scheduler:
         self._together = None if graphs is None else BatchedHostDraws(graphs, device_rules)
         self._ahead = None if graphs is None else BatchedRunAhead(graphs, device_rules)
         self._reader = PromptReader(self.runner, prefill_chunk, archive)
+        self._slices = Slices(prefill_chunk)
         self._admission = Admission(cache, self._reader)
         self._maker = WorkMaker(
             self.runner,
@@ -265,7 +265,10 @@ class Scheduler:
         try:
             while told or not all(work.ended for work in works):
                 if not told:
-                    self.step()
+                    with self.lock:
+                        # Whoever else reads an answer steps for all: what came while waiting is told first.
+                        if not told:
+                            self.step()
                     continue
                 event = told.popleft()
                 if isinstance(event, Failed):
@@ -335,9 +338,9 @@ class Scheduler:
 
     def _read_a_slice(self, reading: Sequence[Work], answering: Sequence[Work]) -> None:
         """Of the prompt of the most urgent."""
-        reader = self._reader
-        front = min((work.rank for work in answering), default=Rank.IDLE)
-        reader.slice = min(_SLICES.get(front, reader.chunk), reader.chunk)
+        now = time.perf_counter()
+        front = min((work.rank for work in answering), default=None)
+        self._reader.slice = self._slices.read_alone(now) if front is None else self._slices.read_beside(front, now)
         first = min(reading, key=lambda one: (not one.cancelled, one.urgency()))
         if self._make_room(first):
             self._take_turn(first)
@@ -350,6 +353,7 @@ class Scheduler:
                 # Others do not wait for its row.
                 work.leave_source()
         self._passes += 1
+        self._slices.passed(time.perf_counter())
         for work in sorted(self._of_pass(answering), key=Work.urgency):
             # Those before it may have had it stand still.
             if work in self._going and self._make_room(work):

@@ -13,7 +13,7 @@ from exlchat.app.chat.unsent import Unsent
 from exlchat.app.commands.cache import questions_wait_for
 from exlchat.app.commands.conversations import TITLE_CELLS
 from exlchat.app.live_themes import LiveThemes
-from exlchat.app.panels.figures import GrowingFigures, StatusFacts, facts_of
+from exlchat.app.panels.figures import StatusFacts, facts_of
 from exlchat.app.runtime.engine_thread import EngineThread
 from exlchat.app.runtime.errors import told_error
 from exlchat.app.runtime.model_state import ModelState
@@ -81,8 +81,6 @@ class LineView:
             remember=services.typed.add,
         )
         self.models = ModelSwitch(self.session, services.shelf, self.engine_thread.load, self.tell)
-        self.growing = GrowingFigures()
-        """Of the answer that is being written, in whichever conversation."""
         self.place: tuple[int, int] | None = None
         """Which of how many alternatives the newest answer is."""
         self.leaving = False
@@ -144,7 +142,8 @@ class LineView:
         session, wait = self.session, questions_wait_for(self)
         self.tell("Computing the probabilities…" if wait is None else f"The probabilities are shown when {wait}")
         policy = session.generation.context_policy
-        session.questions.chances(message_id, self._tell_chances, template=session.template, policy=policy)
+        asked = session.require_open(), message_id
+        session.questions.chances(*asked, self._tell_chances, template=session.template, policy=policy)
 
     def _tell_chances(self, chances: AnswerChances | None) -> None:
         if chances is not None:

@@ -23,7 +23,7 @@ from exlchat.app.commands.action import attempt
 from exlchat.app.commands.actions import situation_of
 from exlchat.app.commands.cache import questions_wait_for
 from exlchat.app.commands.conversations import rename_to
-from exlchat.app.panels.figures import GrowingFigures, StatusFacts, facts_of
+from exlchat.app.panels.figures import StatusFacts, facts_of
 from exlchat.app.presenter import waits_for
 from exlchat.app.runtime.model_state import ModelState
 from exlchat.app.runtime.model_switch import ModelSwitch
@@ -98,7 +98,6 @@ class ChatView(Screen[None]):
         self.model = ModelState(services.model_name, is_guide=services.is_guide)
         self.models = ModelSwitch(session, services.shelf, engine_thread.load, self.tell)
         self.keys = services.keys
-        self.growing = GrowingFigures()
         """Of the answer that is being written, in whichever conversation."""
         self.unsent = Unsent(
             session,
@@ -303,6 +302,7 @@ class ChatView(Screen[None]):
 
         ask = partial(
             session.questions.chances,
+            session.require_open(),
             message_id,
             template=session.template,
             policy=session.generation.context_policy,
@@ -329,13 +329,11 @@ class ChatView(Screen[None]):
         self.welcome.lines = tuple(welcome_lines(model.name, is_guide=model.is_guide, keys=keys, failure=model.failure))
         self.welcome.display = empty
         self.transcript.display = not empty
-        writing = session.being_written
-        answering = writing.conversation_id if writing else None
         summaries = self.summaries()
         self.tabs.refresh(summaries)
         # Where one has just deleted the last of them, the key that brings it back is a key of the list.
         self.set_class(not summaries and not session.list_history, _NOTHING_LISTED)
-        self.sidebar.show(summaries, session.conversation_id, answering, datetime.date.today())
+        self.sidebar.show(summaries, session.conversation_id, session.being_answered, datetime.date.today())
         self.refresh_bindings()
 
     def show_sidebar(self, shown: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import getters
@@ -15,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from exlchat.app.commands.cache import questions_wait_for
+from exlchat.app.commands.cache import model_to_come
 from exlchat.app.panels.stats import answer_rows, engine_rows, growing_line, rates, rates_line
 from exlchat.ui.render.sparkline import bars
 from exlchat.ui.tui.screens.table import table
@@ -42,7 +41,7 @@ class Bars(Widget):
 
 
 class StatsScreen(ModalScreen[None]):
-    """Reads the session; what the engine says is asked for between answers, and shown with its time till then."""
+    """Reads the session, and asks the engine."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter", "close", "Close", priority=True),
@@ -91,10 +90,11 @@ class StatsScreen(ModalScreen[None]):
 
     def _show_growing(self) -> None:
         session = self._chat.session
-        writing, growing, now = session.being_written, self._chat.growing, time.monotonic()
+        writing, now = session.being_written, time.monotonic()
         for one in (self.query_one("#stats-now"), self.now_line, self.now_bars):
             one.display = writing is not None
         if writing is not None:
+            growing = writing.growing
             elsewhere = writing.conversation_id != session.conversation_id
             self.now_line.update(growing_line(growing.tokens, growing.rate(now), elsewhere=elsewhere))
             self.now_bars.values = tuple(growing.recent(now))
@@ -116,23 +116,22 @@ class StatsScreen(ModalScreen[None]):
     # What the engine says
 
     def _ask(self) -> None:
-        """Once for each model, and behind each answer: a question in between would end a title being made."""
+        """While something is answered, and once when all has ended."""
         model, session = self._chat.model.info, self._chat.session
         if model is not None and (self._asked_of is not model or session.busy):
-            self._asked_of = model
+            self._asked_of = None if session.busy else model
             session.questions.ask_figures()
 
     def _show_engine(self) -> None:
-        figures, waits = self._chat.session.questions.figures, questions_wait_for(self._chat)
+        figures, waits = self._chat.session.questions.figures, model_to_come(self._chat)
         width = self.app.size.width
         if (figures, waits, width) == self._engine_shown:
             return
         self._engine_shown = (figures, waits, width)
-        if figures is None:
+        if waits is not None or figures is None:
             self.engine.update(f"Memory and cache are shown when {waits}" if waits else "")
         else:
-            as_of = f"{datetime.fromtimestamp(figures.at):%H:%M:%S}" if waits else ""
-            self.engine.update(table(engine_rows(figures, as_of), self.app.theme_variables, width))
+            self.engine.update(table(engine_rows(figures), self.app.theme_variables, width))
 
     def action_close(self) -> None:
         self.dismiss()

@@ -72,12 +72,16 @@ class Sidebar(OptionList):
         super().__init__(id=id, markup=markup)
         self.marked: set[str] = set()
         self._asked_shown = False
-        self._shown: tuple[Sequence[ConversationSummary], str | None, str | None, datetime.date] | None = None
+        self._shown: tuple[Sequence[ConversationSummary], str | None, Collection[str], datetime.date] | None = None
 
     def show(
-        self, summaries: Sequence[ConversationSummary], current: str | None, answering: str | None, today: datetime.date
+        self,
+        summaries: Sequence[ConversationSummary],
+        current: str | None,
+        answering: Collection[str],
+        today: datetime.date,
     ) -> None:
-        """Show `summaries` (newest first), with the open one and the one being answered marked."""
+        """Show `summaries` (newest first), with the open one and those being answered marked."""
         self._shown = summaries, current, answering, today
         self.marked &= {summary.id for summary in summaries}
         highlighted = (self.highlighted_option.id if self.highlighted_option is not None else None) or current
@@ -135,7 +139,7 @@ class Sidebar(OptionList):
 def _options(
     summaries: Sequence[ConversationSummary],
     current: str | None,
-    answering: str | None,
+    answering: Collection[str],
     today: datetime.date,
     marked: Collection[str],
     *,
@@ -158,9 +162,9 @@ def _options(
             else:
                 yield Option(Content.styled(f" {printable(heading)}", "$quiet-text"), disabled=True)
             last = heading
-        if _is_asked(summary) and not (asked_shown or summary.id in (current, answering, *marked)):
+        if _is_asked(summary) and not (asked_shown or summary.id in (current, *answering, *marked)):
             continue
-        row = _row(summary, summary.id == current, summary.id == answering, is_marked=summary.id in marked)
+        row = _row(summary, summary.id == current, summary.id in answering, is_marked=summary.id in marked)
         yield Option(row, id=summary.id)
 
 

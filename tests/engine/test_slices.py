@@ -1,0 +1,73 @@
+"""Slices of prompts beside answers: as large as the time of those who wait allows, on a fast device and on a slow one."""
+
+from __future__ import annotations
+
+import pytest
+
+from exlchat.engine.schedule.slices import Slices
+from exlchat.llm.request import Rank
+
+
+class Device:
+    """Takes its time for tokens and passes, by a clock of its own."""
+
+    def __init__(self, token_seconds: float, pass_seconds: float, chunk: int = 4096) -> None:
+        self.slices = Slices(chunk)
+        self.now = 100.0
+        self._token, self._pass = token_seconds, pass_seconds
+
+    def answer(self, passes: int) -> None:
+        for _ in range(passes):
+            self.slices.passed(self.now)
+            self.now += self._pass
+
+    def read_alone(self, slices: int) -> None:
+        for _ in range(slices):
+            self.now += self.slices.read_alone(self.now) * self._token
+
+    def gaps(self, front: Rank, slices: int) -> list[float]:
+        """Seconds between two tokens of the answers, a slice between two passes each time."""
+        gaps = []
+        for _ in range(slices):
+            before = self.now
+            self.now += self.slices.read_beside(front, self.now) * self._token
+            self.answer(1)
+            gaps.append(self.now - before)
+        return gaps
+
+
+@pytest.mark.parametrize(("token", "step"), [(2e-5, 1.7e-3), (1e-6, 1e-3), (2e-4, 5e-3), (1e-4, 2e-3)])
+def test_a_chat_gets_its_tokens_in_time_beside_a_long_prompt(token: float, step: float) -> None:
+    device = Device(token, step)
+    device.answer(20)
+    settled = device.gaps(Rank.CHAT, 40)[6:]
+    assert max(settled) <= 0.020 + step
+    # And the prompt is not starved: slices take a good part of what they may, or are whole chunks.
+    assert max(settled) >= min(0.012 / 2.5, 4096 * token)
+
+
+def test_a_device_with_slow_passes_reads_for_as_long_as_one_takes() -> None:
+    device = Device(token_seconds=1e-3, pass_seconds=0.1)
+    device.answer(20)
+    settled = device.gaps(Rank.CHAT, 40)[6:]
+    assert 0.13 <= max(settled) <= 0.26
+
+
+def test_what_prompts_took_alone_is_known_at_the_first_slice() -> None:
+    device = Device(token_seconds=2e-3, pass_seconds=0.02)
+    device.read_alone(3)
+    device.answer(5)
+    assert device.gaps(Rank.CHAT, 1)[0] < 0.12
+
+
+def test_those_who_serve_programs_wait_longer_and_bulk_runs_take_whole_chunks() -> None:
+    chat, api, bulk = (Device(2e-5, 1e-3) for _ in range(3))
+    for device in (chat, api, bulk):
+        device.answer(20)
+    assert max(chat.gaps(Rank.CHAT, 30)[6:]) < max(api.gaps(Rank.API, 30)[6:])
+    assert bulk.gaps(Rank.BULK, 3)[-1] == pytest.approx(4096 * 2e-5 + 1e-3)
+
+
+def test_a_small_chunk_is_never_exceeded() -> None:
+    device = Device(1e-5, 1e-3, chunk=16)
+    assert device.gaps(Rank.CHAT, 5)[-1] == pytest.approx(16e-5 + 1e-3)
