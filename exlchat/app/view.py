@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from exlchat.app.panels.figures import StatusFacts
     from exlchat.app.runtime.model_state import ModelReport, ModelState
     from exlchat.app.runtime.model_switch import ModelSwitch
+    from exlchat.app.serving.shared import SharedServer
     from exlchat.chat.model import Message
     from exlchat.chat.turn_events import AnswerClosed, AnswerStarted
     from exlchat.llm.events import TextDelta
@@ -37,6 +38,10 @@ class View(Protocol):
     @property
     def shelf(self) -> Shelf:
         """The models and settings of this start."""
+
+    @property
+    def serving(self) -> SharedServer:
+        """What has other programs ask the model."""
 
     @property
     def said(self) -> Log:
@@ -67,6 +72,12 @@ class View(Protocol):
             late: what to say in their place where somebody has gone on to something else; empty if they were not
                 waited for.
         """
+
+    def show_serving(self) -> None:
+        """What other programs ask."""
+
+    def serving_changed(self) -> None:
+        """Other programs may ask from now on, or may not any more."""
 
     # What is shown of conversations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 from exlchat.api.asked import Asked, FindSpeaker, Speaker
 from exlchat.api.errors import ApiError, told_error
 from exlchat.api.fields import MOST_BYTES, Fields, read_body
-from exlchat.llm.events import Event, Finished, PrefillProgress, Scored
+from exlchat.llm.events import Event, Finished, PrefillProgress, Scored, TextDelta
 from exlchat.llm.port import Failed
 from exlchat.llm.request import RequestError
 from exlchat.server.desk import Desk
@@ -97,7 +98,8 @@ class _Request:
     def __init__(self, desk: Desk, ask: Ask, record: Record, send: Send) -> None:
         self._desk, self._ask, self._record, self._send = desk, ask, record, send
         self._begun = False
-        self._reading: PrefillProgress | None = None
+        self._came: Counter[int] = Counter()
+        """Tokens of each answer."""
 
     async def carry_out(self, data: bytes) -> None:
         try:
@@ -118,7 +120,7 @@ class _Request:
 
     async def _answer(self, data: bytes) -> None:
         desk = self._desk
-        with desk.ticket() as ticket:
+        with desk.ticket(self._record) as ticket:
             fields = await desk.in_thread(lambda: read_body(data))
             name, stream = fields.text("model"), fields.flag("stream")
             async with contextlib.AsyncExitStack() as stack:
@@ -168,7 +170,7 @@ class _Request:
         for index, event in told:
             if isinstance(event, Failed):
                 raise event.error
-            self._note(event)
+            self._note(index, event)
             chunks += asked.reply.feed(index, event)
         return chunks
 
@@ -181,23 +183,28 @@ class _Request:
             async with asyncio.timeout(STALLED_SECONDS):
                 await send_body(self._send, text, more=True)
 
-    def _note(self, event: Event | Scored) -> None:
+    def _note(self, index: int, event: Event | Scored) -> None:
+        record = self._record
         if isinstance(event, PrefillProgress):
-            self._reading = event
+            record.read_tokens, record.prompt_tokens = event.done, event.total
+        elif isinstance(event, TextDelta):
+            self._came[index] += len(event.token_ids)
         elif isinstance(event, Finished):
-            self._reading = None
-            self._record.prompt_tokens = event.stats.prompt_tokens
-            self._record.new_tokens += event.stats.new_tokens
+            record.prompt_tokens = record.read_tokens = event.stats.prompt_tokens
+            self._came[index] = event.stats.new_tokens
             self._desk.metrics.answered(event.stats)
+        record.new_tokens = self._came.total()
 
     def _comment(self) -> str:
         load = self._desk.loading
         if load is not None:
             return f": loading the model, {100 * load.done // max(load.total, 1)} %\n\n"
-        at = self._reading
-        if at is None:
+        record = self._record
+        if not record.prompt_tokens:
             return ": waiting\n\n"
-        return f": reading {at.done}/{at.total}\n\n" if at.done < at.total else ": thinking of a word\n\n"
+        if record.read_tokens < record.prompt_tokens:
+            return f": reading {record.read_tokens}/{record.prompt_tokens}\n\n"
+        return ": thinking of a word\n\n"
 
 
 def _told_ignored(asked: Asked) -> dict[str, str]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,11 +18,12 @@ from exlchat.api.head import fingerprint
 from exlchat.api.models import model_entry, model_list, tabby_model
 from exlchat.api.said import SaidBefore
 from exlchat.api.voice import Voice
-from exlchat.llm.info import LoadProgress
+from exlchat.llm.info import LoadProgress, ModelInfo
 from exlchat.llm.port import Engine, HasCache
-from exlchat.server.floor import Floor
+from exlchat.server.floor import Lender
 from exlchat.server.house import House, Name, parsed
 from exlchat.server.metrics import Metrics
+from exlchat.server.record import Record
 from exlchat.server.ticket import Ticket
 from exlchat.untrusted.text import one_line
 
@@ -33,6 +35,7 @@ _THREADS = 4
 """For templates, tokenizers and grammars, which must not hold up the loop."""
 _STILL_SECONDS = 10.0
 """After so long without an event the engine is taken to hang."""
+_NO_MODEL = "no model is loaded here; ask again when one is"
 _STOPPING = "this server is being stopped; ask again when it is there"
 
 
@@ -41,7 +44,7 @@ class Desk:
 
     Args:
         house: which models there are, and who speaks.
-        engine: the first of them, loaded.
+        floor: lends them to requests.
         templates: the folder of the user's own prompt formats; `None` knows none.
         any_name: whether the first model answers to names that there are not.
         unload_after: seconds without a request after which the model gives its memory back; `None` never.
@@ -50,21 +53,20 @@ class Desk:
     def __init__(
         self,
         house: House,
-        engine: Engine,
+        floor: Lender,
         *,
         templates: Path | None = None,
         any_name: bool = False,
         unload_after: float | None = None,
     ) -> None:
-        self._house = house
-        self._floor = Floor(engine, house.models()[0], house.load)
+        self._house, self._floor = house, floor
         self._templates, self._any_name, self._unload_after = templates, any_name, unload_after
         self._said = SaidBefore()
-        self._chat = self._chat_model(engine)
-        self._infos = {self._floor.model: engine.info}
+        self._chat: ChatModel | None = None
+        self._infos: dict[str, ModelInfo] = {}
         self._created = int(time.time())
         self._pool = ThreadPoolExecutor(_THREADS, "exlchat-request")
-        self._tickets: set[Ticket] = set()
+        self._tickets: dict[Ticket, Record] = {}
         self._ticked = time.monotonic()
         self.metrics = Metrics()
         self.stopping = False
@@ -93,6 +95,8 @@ class Desk:
     def resolved(self, name: str) -> Name:
         """Who is called so; "" is whoever was there first. May take a while. Raises `ApiError`."""
         models = self._house.models()
+        if not models:
+            raise ApiError(503, _NO_MODEL, code="no_model", retry_after=5)
         found = parsed(name, models, self._house.variants)
         if found is None and self._any_name:
             return Name(models[0], "")
@@ -113,11 +117,9 @@ class Desk:
         """
         found, voice = await self.in_thread(lambda: self._who(name))
         async with self._floor.using(found.model) as engine:
-            if self._chat.engine is not engine:
-                self._chat = self._chat_model(engine)
-                self._infos[found.model] = engine.info
-            kind = engine.cache_report().kind if isinstance(engine, HasCache) else ""
-            yield Speaker(str(found), self._chat, voice, fingerprint(engine.info, kind))
+            if self._chat is None or self._chat.engine is not engine:
+                self._chat = ChatModel(engine, self._templates, self._said)
+            yield Speaker(str(found), self._chat, voice, fingerprint(engine.info, _cache_kind(engine)))
 
     def _who(self, name: str) -> tuple[Name, Voice]:
         found = self.resolved(name)
@@ -135,9 +137,11 @@ class Desk:
 
     def tabby_entry(self) -> dict[str, Any]:
         """The reply of TabbyAPI's `/v1/model`."""
-        engine, model = self._floor.engine, self._floor.model
-        kind = engine.cache_report().kind if isinstance(engine, HasCache) else ""
-        return tabby_model(model, self._infos[model], self._created, kind)
+        model = self.resolved("").model
+        info = self._info(model)
+        if info is None:
+            raise ApiError(503, _NO_MODEL, code="no_model", retry_after=5)
+        return tabby_model(model, info, self._created, _cache_kind(self._floor.engine))
 
     def measured(self) -> str:
         """For `/metrics`."""
@@ -155,7 +159,7 @@ class Desk:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     @contextmanager
-    def ticket(self) -> Iterator[Ticket]:
+    def ticket(self, record: Record) -> Iterator[Ticket]:
         """For the answers of one request, which are cancelled behind it, however it ends. Raises `ApiError`."""
         if self.stopping:
             raise ApiError(503, _STOPPING, code="stopping", retry_after=10)
@@ -167,11 +171,11 @@ class Desk:
                 retry_after=5,
             )
         ticket = Ticket(self._tick)
-        self._tickets.add(ticket)
+        self._tickets[ticket] = record
         try:
             yield ticket
         finally:
-            self._tickets.discard(ticket)
+            del self._tickets[ticket]
             ticket.cancel()
 
     def still_for(self) -> float:
@@ -181,6 +185,16 @@ class Desk:
     @property
     def hangs(self) -> bool:
         return self.still_for() > _STILL_SECONDS
+
+    def under_way(self) -> list[Record]:
+        """What is noted so far of the requests that are answered, or wait for it, oldest first. From any thread."""
+        return [copy(record) for record in list(self._tickets.values())]
+
+    def end(self, request_id: str) -> None:
+        """Whoever runs the server has enough of a request: its client is told. From any thread."""
+        for ticket, record in list(self._tickets.items()):
+            if record.id == request_id:
+                ticket.fail(ApiError(503, "whoever runs this server has ended this request", code="ended"))
 
     def give_up(self) -> None:
         """Ends all answers; their clients are told why."""
@@ -192,12 +206,20 @@ class Desk:
         self._floor.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _chat_model(self, engine: Engine) -> ChatModel:
-        return ChatModel(engine, self._templates, self._said)
-
     def _entry(self, name: Name) -> dict[str, Any]:
         loaded = name.model == self._floor.model and self._floor.engine is not None
-        return model_entry(str(name), self._infos.get(name.model), self._created, loaded=loaded, bare=not name.variant)
+        return model_entry(str(name), self._info(name.model), self._created, loaded=loaded, bare=not name.variant)
+
+    def _info(self, model: str) -> ModelInfo | None:
+        """Of a model that is loaded, or was."""
+        engine = self._floor.engine
+        if engine is not None:
+            self._infos[self._floor.model] = engine.info
+        return self._infos.get(model)
 
     def _tick(self) -> None:
         self._ticked = time.monotonic()
+
+
+def _cache_kind(engine: Engine | None) -> str:
+    return engine.cache_report().kind if isinstance(engine, HasCache) else ""

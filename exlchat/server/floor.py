@@ -6,13 +6,44 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
+from typing import Protocol
 
 from exlchat.llm.info import LoadProgress, ModelError
 from exlchat.llm.port import Engine, HoldsMemory
 
 
+class Lender(Protocol):
+    """Lends a model to requests, one model at a time. Belongs to the loop."""
+
+    @property
+    def engine(self) -> Engine | None:
+        """The one that is loaded."""
+
+    @property
+    def model(self) -> str:
+        """The name of the one that is loaded, or was last."""
+
+    @property
+    def loading(self) -> LoadProgress | None:
+        """How far a load is, while there is one."""
+
+    @property
+    def idle_for(self) -> float:
+        """Seconds for which nobody has used the model that is loaded; 0 while somebody does."""
+
+    def using(self, model: str) -> contextlib.AbstractAsyncContextManager[Engine]:
+        """Inside, this model is loaded and stays so. Raises `ModelError`: it cannot be loaded."""
+
+    async def unload(self) -> None:
+        """Gives the memory of the model back, unless somebody uses it; who asks next has it loaded again."""
+
+    def close(self) -> None:
+        """Brings to the disk what is on its way there."""
+
+
 class Floor:
-    """Whoever asks first is served first; another model waits until all that are answered before it have ended.
+    """The `Lender` of a server that loads its models itself. Whoever asks first is served first; another model waits
+    until all that are answered before it have ended.
 
     Args:
         engine: the one that is loaded.
@@ -33,16 +64,13 @@ class Floor:
         self.left_at = time.monotonic()
         """When the last one left."""
         self.loading: LoadProgress | None = None
-        """How far a load is, while there is one."""
 
     @property
     def idle_for(self) -> float:
-        """Seconds for which nobody has used the model that is loaded; 0 while somebody does."""
         return 0.0 if self._users or self.engine is None else time.monotonic() - self.left_at
 
     @contextlib.asynccontextmanager
     async def using(self, model: str) -> AsyncIterator[Engine]:
-        """Inside, this model is loaded and stays so. Raises `ModelError`: it cannot be loaded."""
         async with self._turn:
             # What was begun for a client that has left comes to its end first, whatever that is.
             with contextlib.suppress(ModelError):
@@ -63,7 +91,6 @@ class Floor:
                 self._empty.notify_all()
 
     async def unload(self) -> None:
-        """Gives the memory of the model back, unless somebody uses it; who asks next has it loaded again."""
         if self._turn.locked():
             return
         async with self._turn:
@@ -74,7 +101,6 @@ class Floor:
                 await self._settled()
 
     def close(self) -> None:
-        """Brings to the disk what is on its way there."""
         if self.engine is not None:
             self.engine.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -69,6 +70,7 @@ class Guard:
             if record.status == 499:
                 await send_json(told, problem.status, problem.body(), problem.headers())
         finally:
+            record.seconds = time.monotonic() - record.began
             self._say(record)
 
     async def _pass(self, scope: Scope, headers: _Headers, record: Record, receive: Receive, send: Send) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -49,7 +48,7 @@ class Metrics:
         self._requests[path, record.status] += 1
         self._left += record.left
         if record.model:
-            self._whole.add(time.monotonic() - record.began)
+            self._whole.add(record.seconds)
 
     def answered(self, stats: GenerationStats) -> None:
         """An answer, however it ended."""

@@ -20,15 +20,19 @@ class Record:
     model: str = ""
     key: str = ""
     prompt_tokens: int = 0
+    read_tokens: int = 0
+    """How many of them are read by now."""
     new_tokens: int = 0
     ignored: tuple[str, ...] = ()
     trouble: str = ""
     left: bool = False
     """Whether the client went before the end."""
     began: float = field(default_factory=time.monotonic)
+    seconds: float = 0.0
+    """All that it took, once it has ended."""
 
     def line(self) -> str:
-        parts = [self.method, self.path, str(self.status), f"{time.monotonic() - self.began:.3f} s"]
+        parts = [self.method, self.path, str(self.status), f"{self.seconds:.3f} s"]
         if self.model:
             parts.append(f"{self.model}: {self.prompt_tokens} tokens read, {self.new_tokens} made")
         parts += [f"key {self.key}"] if self.key else []

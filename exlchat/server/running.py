@@ -142,6 +142,8 @@ class Running:
             # Its end has come already otherwise.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._stop.set)
+        else:
+            self._stop.set()
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()

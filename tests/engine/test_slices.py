@@ -1,4 +1,4 @@
-"""Slices of prompts beside answers: as large as the time of those who wait allows, on a fast device and on a slow one."""
+"""Slices of prompts beside answers: as large as the time of those who wait allows, on fast devices and slow ones."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from exlchat.llm.port import Engine
 from exlchat.llm.sampling import GREEDY
 from exlchat.server.application import application
 from exlchat.server.desk import Desk
+from exlchat.server.floor import Floor
 from exlchat.server.guard import Rules
 from exlchat.server.house import House
 from exlchat.server.record import Record
@@ -136,7 +137,8 @@ def serving(
     if send_buffer is not None:
         # Connections have that of the socket that they come through.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
-    desk = Desk(house or OneModel(name, voice), engine, unload_after=unload_after)
+    house = house or OneModel(name, voice)
+    desk = Desk(house, Floor(engine, house.models()[0], house.load), unload_after=unload_after)
     there = threading.Event()
     served = Served(bound.getsockname()[1], desk, None)  # type: ignore[arg-type]  # it is made of what follows
     app = application(desk, rules or Rules(), served.records.append)

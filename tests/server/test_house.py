@@ -13,8 +13,10 @@ import pytest
 from exlchat import engine, paths
 from exlchat.api.errors import ApiError
 from exlchat.api.voice import Voice
+from exlchat.app.library.memory import ModelMemory
+from exlchat.app.library.shelf import Shelf
 from exlchat.app.options import AppOptions
-from exlchat.cli.serve.house import UsersHouse
+from exlchat.app.serving.house import UsersHouse, one_or_library
 from exlchat.config.files import read_settings
 from exlchat.llm.info import LoadProgress, ModelError
 from exlchat.llm.port import Engine
@@ -206,7 +208,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def users_house(home: Path, *, others: bool = False) -> UsersHouse:
     home.joinpath("config").mkdir(parents=True, exist_ok=True)
-    return UsersHouse(AppOptions(paths.bundled_model()), read_settings(), others=others)
+    guide = paths.bundled_model()
+    memory = ModelMemory(paths.folders().model_memory)
+    shelf = Shelf(AppOptions(guide), read_settings(), memory, lambda path: lambda _: pytest.fail("loaded"))
+    return UsersHouse(shelf, one_or_library(shelf, guide, others=others))
 
 
 def test_a_users_personas_and_presets_speak(home: Path) -> None:

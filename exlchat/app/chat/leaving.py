@@ -19,7 +19,7 @@ _ABANDON_LOAD_SECONDS = 0.5
 
 def closing_seconds(engine_thread: EngineThread, session: ChatSession) -> float:
     seconds = _ABANDON_LOAD_SECONDS
-    if engine_thread.loaded:
+    if engine_thread.engine is not None:
         seconds += CLOSE_SECONDS
     if session.being_written is not None:
         seconds += _STOP_SECONDS

@@ -22,6 +22,7 @@ from exlchat.app.commands import (
     model,
     program,
     sampling,
+    serving,
     speaking,
 )
 from exlchat.app.commands.action import DECLARED, Action, Situation, attempt
@@ -58,6 +59,7 @@ TOPICS = (
     groups,
     sampling,
     model,
+    serving,
     cache,
     program,
     answer_options,

@@ -26,6 +26,7 @@ from exlchat.app.runtime.jobs import (
     LoadFailed,
     Loading,
     LoadRefused,
+    Loan,
     Question,
     WentBack,
 )
@@ -56,8 +57,8 @@ class EngineThread:
     def __init__(self, load: Loader, post: Callable[[Report], None], *, name: str = "") -> None:
         """`load` builds the first engine, of the model `name`; `post` receives everything that happens."""
         self._post = post
-        self._waiting: deque[_Asked | Load] = deque()
-        self._running: dict[_Asked, threading.Thread] = {}
+        self._waiting: deque[_Asked | Loan | Load] = deque()
+        self._running: set[_Asked | Loan] = set()
         self._changed = threading.Condition()
         self._closing = False
         self._failure: str | None = None
@@ -69,9 +70,9 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name="exlchat-engine", daemon=True)
 
     @property
-    def loaded(self) -> bool:
-        """Whether there is a model, which may have something to bring to the disk at the end."""
-        return self._engine is not None
+    def engine(self) -> Engine | None:
+        """The model that is there. It may be unloaded for another at any moment, but not while it is lent."""
+        return self._engine
 
     def count(self, text: str) -> int | None:
         """Tokens of a text, counted on the calling thread; `None` while there is no model."""
@@ -103,11 +104,27 @@ class EngineThread:
             self._waiting.append(question)
             self._changed.notify_all()
 
-    def load(self, load: Load) -> None:
+    def lend(self, loan: Loan) -> None:
+        """Grant it as soon as a model is there; `give_back` has to follow, before it is granted or behind that."""
+        with self._changed:
+            self._waiting.append(loan)
+            self._changed.notify_all()
+
+    def give_back(self, loan: Loan) -> None:
+        with self._changed:
+            self._running.discard(loan)
+            if loan in self._waiting:
+                self._waiting.remove(loan)
+            self._changed.notify_all()
+
+    def load(self, load: Load) -> bool:
         """Change the model when all that was asked before has ended; what is asked from now on goes to the new one.
 
         A change that has not come to its end is given up for this one. `Loaded`, `LoadRefused`, `WentBack` or
         `LoadFailed` follows for the last of them.
+
+        Returns:
+            Whether something has to end before it.
         """
         with self._changed:
             self._end_idle_jobs()
@@ -120,6 +137,7 @@ class EngineThread:
             else:
                 self._waiting.append(load)
             self._changed.notify_all()
+            return any(not (isinstance(one, EngineJob) and one.idle) for one in self._running)
 
     def stop(self, job: EngineJob) -> None:
         """End `job`: within one token when it runs, at once when it only waits. Harmless when it has ended."""
@@ -132,7 +150,8 @@ class EngineThread:
             self._closing = True
             self._waiting.clear()
             for asked in self._running:
-                asked.cancellation.cancel()
+                if not isinstance(asked, Loan):
+                    asked.cancellation.cancel()
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join(timeout)
@@ -158,8 +177,8 @@ class EngineThread:
             with contextlib.suppress(_GivenUpError):
                 self._change_to(load)
             load = self._next_load()
-        for thread in list(self._running.values()):
-            thread.join()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running)
         if self._engine is not None:
             self._engine.close()
 
@@ -253,10 +272,12 @@ class EngineThread:
             if isinstance(asked, Question) and self._is_behind(asked):
                 continue
             self._waiting.remove(asked)
-            # Daemons, as this one.
-            thread = threading.Thread(target=self._carry_out, args=(asked,), name="exlchat-job", daemon=True)
-            self._running[asked] = thread
-            thread.start()
+            self._running.add(asked)
+            if isinstance(asked, Loan):
+                asked.granted(self._engine, self._failure)
+            else:
+                # A daemon, as this one.
+                threading.Thread(target=self._carry_out, args=(asked,), name="exlchat-job", daemon=True).start()
 
     def _is_behind(self, question: Question) -> bool:
         """Whether what it is about is being answered, or has been asked to be before it."""
@@ -272,7 +293,7 @@ class EngineThread:
                 self._do(asked)
         finally:
             with self._changed:
-                del self._running[asked]
+                self._running.discard(asked)
                 self._changed.notify_all()
 
     def _answer(self, question: Question) -> None:

@@ -59,6 +59,17 @@ class Question:
     conversation_id: str | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Loan:
+    """The engine in the hands of somebody beside the chat, until it is given back; no other model comes before.
+
+    Args:
+        granted: takes the engine, or why there is none; runs on the thread that loads models, and comes back at once.
+    """
+
+    granted: Callable[[Engine | None, str | None], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Answered:
     question: Question

@@ -22,12 +22,12 @@ class ModelSwitch:
     Args:
         session: takes over how the next model is wanted, as do those that join it.
         shelf: the models there are.
-        load: has the engine thread load one.
+        load: has the engine thread load one, and says whether something has to end before.
         tell: takes a line for whoever waits.
     """
 
     def __init__(
-        self, session: ChatSession, shelf: Shelf, load: Callable[[Load], None], tell: Callable[[str], None]
+        self, session: ChatSession, shelf: Shelf, load: Callable[[Load], bool], tell: Callable[[str], None]
     ) -> None:
         self._sessions = [session]
         self._shelf = shelf
@@ -49,9 +49,11 @@ class ModelSwitch:
             self._before.setdefault(session, session.defaults)
             # What is said in conversations goes on with the next model.
             session.use(Defaults(held, path, held.value("system")))
-        self._load(self._shelf.load(path))
+        waits = self._load(self._shelf.load(path))
         if any(session.being_written is not None for session in self._sessions):
             self._tell(f"{shown_name(path)} is loaded when the answer has ended; Esc or ctrl+c stops that")
+        elif waits:
+            self._tell(f"{shown_name(path)} is loaded when what runs has ended; /serve shows what other programs ask")
 
     def take_back(self) -> None:
         """The model before goes on: what was taken over for the other one goes as well."""

@@ -8,15 +8,22 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 from exlchat import paths
+from exlchat.app.library.memory import ModelMemory
+from exlchat.app.library.shelf import Shelf
 from exlchat.app.options import AppOptions
-from exlchat.cli.serve.house import UsersHouse
+from exlchat.app.runtime.jobs import Loader
+from exlchat.app.runtime.model_loading import load_wanted
+from exlchat.app.serving.house import UsersHouse, one_or_library
 from exlchat.config.files import read_settings
+from exlchat.llm.info import ModelError
 from exlchat.llm.request import GenerationRequest
 from exlchat.server.application import application
 from exlchat.server.desk import Desk
+from exlchat.server.floor import Floor
 from exlchat.server.guard import Rules
 from exlchat.server.record import Record
 from exlchat.server.running import Address, Running
@@ -61,7 +68,12 @@ def serve(start: Start) -> ExitCode:
     lines = ErrorLines()
     for notice in start.app.notices:
         lines.say(notice)
-    house = UsersHouse(start.app, read_settings().require_sound(), others=start.load_on_request)
+    folder = start.app.model_path
+    if folder is None:
+        raise ModelError("no model is there; give a model folder: exlchat serve FOLDER")
+    reading, memory = read_settings().require_sound(), ModelMemory(paths.folders().model_memory)
+    shelf = Shelf(start.app, reading, memory, lambda path: _loader(path, shelf))
+    house = UsersHouse(shelf, one_or_library(shelf, folder, others=start.load_on_request))
     first = house.models()[0]
     voice = house.voice(first, "")
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -71,13 +83,17 @@ def serve(start: Start) -> ExitCode:
     engine.check(GenerationRequest((), voice.sampling, constraint=voice.speech.constraint))
     desk = Desk(
         house,
-        engine,
+        Floor(engine, first, house.load),
         templates=paths.folders().templates,
         any_name=start.any_name,
         unload_after=start.unload_after,
     )
     say = (lambda _: None) if start.quiet else (lambda record: lines.say(record.line()))
     return _run(start, desk, lines, say)
+
+
+def _loader(path: Path, shelf: Shelf) -> Loader:
+    return lambda on_progress: load_wanted(path, shelf.options, shelf.held(path), kept=True, on_progress=on_progress)
 
 
 def _run(start: Start, desk: Desk, lines: ErrorLines, say: Callable[[Record], None]) -> ExitCode:

@@ -67,6 +67,8 @@ async def converse(chat: LineChat, restore: Callable[[], None] = lambda: None) -
             with signals_taken(chat.end_soon, restore):
                 await chat.console.run(chat.engine_thread.start)
         finally:
+            chat.serving.stop()
+            await asyncio.to_thread(chat.serving.wait_for_end)
             await asyncio.to_thread(chat.engine_thread.close, closing_seconds(chat.engine_thread, chat.session))
 
 

@@ -14,10 +14,12 @@ from exlchat.app.commands.cache import questions_wait_for
 from exlchat.app.commands.conversations import TITLE_CELLS
 from exlchat.app.live_themes import LiveThemes
 from exlchat.app.panels.figures import StatusFacts, facts_of
+from exlchat.app.panels.serving import serving_rows
 from exlchat.app.runtime.engine_thread import EngineThread
 from exlchat.app.runtime.errors import told_error
 from exlchat.app.runtime.model_state import ModelState
 from exlchat.app.runtime.model_switch import ModelSwitch
+from exlchat.app.serving.shared import SharedServer
 from exlchat.chat.store.conversations import StoreError
 from exlchat.config.files import SettingsError, save_setting
 from exlchat.ui.line.editing import Editing
@@ -81,6 +83,7 @@ class LineView:
             remember=services.typed.add,
         )
         self.models = ModelSwitch(self.session, services.shelf, self.engine_thread.load, self.tell)
+        self.serving = SharedServer(self.engine_thread, services.shelf)
         self.place: tuple[int, int] | None = None
         """Which of how many alternatives the newest answer is."""
         self.leaving = False
@@ -137,6 +140,12 @@ class LineView:
     def show_rows(self, title: str, rows: Sequence[tuple[str, str]], *, late: str = "") -> None:
         del title, late
         self.note("\n".join(f"{left}: {right}" if left and right else left or right for left, right in rows))
+
+    def show_serving(self) -> None:
+        self.show_rows("Other programs", list(serving_rows(self.serving)))
+
+    def serving_changed(self) -> None:
+        self.console.refresh()
 
     def show_probabilities(self, message_id: str) -> None:
         session, wait = self.session, questions_wait_for(self)

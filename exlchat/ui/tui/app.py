@@ -97,6 +97,9 @@ class ChatApp(TerminalApp, inherit_bindings=False):
 
     async def on_unmount(self) -> None:
         """Keep the answer being written: stop it and wait until it is on disk; then what the cache is writing."""
+        serving = self.chat_screen.serving
+        serving.stop()
+        await asyncio.to_thread(serving.wait_for_end)
         await asyncio.to_thread(self.engine_thread.close, closing_seconds(self.engine_thread, self.session))
 
     def tell(self, line: str, *, warning: bool = False) -> None:

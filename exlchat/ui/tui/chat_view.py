@@ -24,9 +24,11 @@ from exlchat.app.commands.actions import situation_of
 from exlchat.app.commands.cache import questions_wait_for
 from exlchat.app.commands.conversations import rename_to
 from exlchat.app.panels.figures import StatusFacts, facts_of
+from exlchat.app.panels.serving import serving_line
 from exlchat.app.presenter import waits_for
 from exlchat.app.runtime.model_state import ModelState
 from exlchat.app.runtime.model_switch import ModelSwitch
+from exlchat.app.serving.shared import SharedServer
 from exlchat.chat.store.conversations import StoreError
 from exlchat.ui.tui.items import (
     UNANSWERED,
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
 
 NARROW_CELLS = 80
 _SIDE_OPEN = "-side-open"
+_SERVING_SECONDS = 1.0
 _NOTHING_LISTED = "-nothing-listed"
 
 
@@ -97,8 +100,8 @@ class ChatView(Screen[None]):
         self.services = services
         self.model = ModelState(services.model_name, is_guide=services.is_guide)
         self.models = ModelSwitch(session, services.shelf, engine_thread.load, self.tell)
+        self.serving = SharedServer(engine_thread, services.shelf)
         self.keys = services.keys
-        """Of the answer that is being written, in whichever conversation."""
         self.unsent = Unsent(
             session,
             services.drafts,
@@ -113,6 +116,7 @@ class ChatView(Screen[None]):
         self.edited: str | None = None
         """Id of the message that is being changed in the composer."""
         self._notes = 0
+        self._serving_timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
         # Not behind the mounting: then everything would be styled again.
@@ -155,6 +159,8 @@ class ChatView(Screen[None]):
         self.model = copy(other.model)
         self.models = other.models
         self.models.join(self.session)
+        self.serving = other.serving
+        self.serving_changed()
 
     @property
     def theme_in_use(self) -> str:
@@ -227,6 +233,20 @@ class ChatView(Screen[None]):
             self.tell(late)
         else:
             self.app.push_screen(RowsScreen(title, rows))
+
+    def show_serving(self) -> None:
+        # No start needs it.
+        from exlchat.ui.tui.screens.serving import ServingScreen
+
+        self.app.push_screen(ServingScreen(self.serving))
+
+    def serving_changed(self) -> None:
+        self.status.serving = serving_line(self.serving)
+        if self.serving.place and self._serving_timer is None:
+            self._serving_timer = self.set_interval(_SERVING_SECONDS, self.serving_changed)
+        elif not self.serving.place and self._serving_timer is not None:
+            self._serving_timer.stop()
+            self._serving_timer = None
 
     def take_away(self, key: str) -> None:
         with contextlib.suppress(KeyError):

@@ -36,13 +36,14 @@ class WhoSpeaks:
 _NOBODY = WhoSpeaks()
 
 
-def status_segments(facts: StatusFacts, width: int, who: WhoSpeaks = _NOBODY) -> list[Content]:
+def status_segments(facts: StatusFacts, width: int, who: WhoSpeaks = _NOBODY, serving: str = "") -> list[Content]:
     """The parts that fit into `width` cells with gaps between, left to right.
 
     The meter of the context goes first, then the figures from the last to the first, and before what the conversation
     says itself all but one of that.
     """
-    before = (_model(facts), _not_kept(who), _name(who), _activity(facts))
+    served = Content.styled(serving, "$secondary") if serving else None
+    before = (_model(facts), served, _not_kept(who), _name(who), _activity(facts))
     figures = [_rate(facts), _prompt_tokens(facts), _first_token(facts)]
     meter, shown = True, _OWN_SHOWN
     while True:
@@ -135,7 +136,8 @@ def _first_token(facts: StatusFacts) -> Content | None:
 class StatusLine(Widget):
     facts: reactive[StatusFacts] = reactive(StatusFacts())
     who: reactive[WhoSpeaks] = reactive(_NOBODY)
+    serving: reactive[str] = reactive("")
 
     def render(self) -> RenderResult:
-        segments = status_segments(self.facts, self.size.width - 2, self.who)
+        segments = status_segments(self.facts, self.size.width - 2, self.who, self.serving)
         return Content(_GAP).join(segments).truncate(max(1, self.size.width - 1), ellipsis=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -11,18 +11,15 @@ from exlchat import paths
 from exlchat.api.errors import ApiError
 from exlchat.api.voice import Voice
 from exlchat.app.library.choice import GUIDE
-from exlchat.app.library.memory import ModelMemory
-from exlchat.app.library.places import all_models
-from exlchat.app.library.shelf import shown_name
+from exlchat.app.library.shelf import Shelf, shown_name
 from exlchat.app.options import AppOptions
-from exlchat.app.runtime.model_loading import load_wanted
 from exlchat.app.speaking import chosen_persona, with_persona
 from exlchat.app.voice import voice_of
 from exlchat.chat.personas.persona import PersonaError
 from exlchat.chat.personas.registry import PERSONAS
 from exlchat.chat.presets.preset import SamplingPresetError
 from exlchat.chat.presets.registry import PRESETS
-from exlchat.config.files import Reading, SettingsError
+from exlchat.config.files import SettingsError
 from exlchat.config.layers import Layer, Resolved
 from exlchat.llm.info import LoadProgress, ModelError
 from exlchat.llm.port import Engine
@@ -38,29 +35,23 @@ class UsersHouse:
     """Of one start.
 
     Args:
-        options: of this start, with the model that it begins with.
-        reading: the settings.
-        others: whether the models of the library may be asked for, too.
+        shelf: the models and settings of this start.
+        offered: the folders of the models that may be asked for, by their names, the first of all first.
     """
 
-    def __init__(self, options: AppOptions, reading: Reading, *, others: bool) -> None:
-        if options.model_path is None:
-            raise ModelError("no model is there; give a model folder: exlchat serve FOLDER")
-        self._options, self._reading, self._others = options, reading, others
-        self._first = options.model_path
-        self._memory = ModelMemory(paths.folders().model_memory)
-        self._folders = _Fresh(self._look_around)
+    def __init__(self, shelf: Shelf, offered: Callable[[], Mapping[str, Path]]) -> None:
+        self._shelf, self._offered = shelf, offered
         self._variants = _Fresh(_variants)
         self._voices: dict[tuple[str, str], _Fresh[Voice]] = {}
 
     def models(self) -> Sequence[str]:
-        return list(self._folders.value())
+        return list(self._offered())
 
     def load(self, model: str, on_progress: Callable[[LoadProgress], None]) -> Engine:
-        path = self._folders.value().get(model)
+        path = self._offered().get(model)
         if path is None:
             raise ModelError(f"{one_line(model, 80)}: is not in the library any more")
-        return load_wanted(path, self._options, self._held(self._options, path), kept=True, on_progress=on_progress)
+        return self._shelf.loader(path)(on_progress)
 
     def variants(self) -> Sequence[str]:
         return self._variants.value()
@@ -74,14 +65,16 @@ class UsersHouse:
         return known.value()
 
     def _voice(self, model: str, variant: str) -> Voice:
-        path = self._folders.value().get(model, self._first)
+        path = self._offered().get(model)
+        if path is None:
+            raise ApiError(404, f"{one_line(model, 80)}: is not here any more", param="model", code="model_not_found")
         # Only what was listed is looked for: a name must not lead to a file.
         kind, name = variant[:1], variant[1:]
         try:
-            options = self._options
+            options = self._shelf.options
             if kind == "@":
                 # The same each time, so that prompts begin alike.
-                persona = chosen_persona(name, seed=0, user=self._reading.settings.user_name)
+                persona = chosen_persona(name, seed=0, user=self._shelf.settings.user_name)
                 options = with_persona(options, persona)
             elif kind == ":":
                 found = PRESETS.find(name)
@@ -91,17 +84,21 @@ class UsersHouse:
             raise ApiError(400, str(error), param="model") from None
 
     def _held(self, options: AppOptions, path: Path) -> Resolved:
-        return options.over(self._reading, self._memory.settings_of(path).layer)
+        return options.over(self._shelf.reading, self._shelf.memory.settings_of(path).layer)
 
-    def _look_around(self) -> dict[str, Path]:
-        """By name, the first model of all first."""
-        found = {shown_name(self._first): self._first}
-        if self._others:
-            for one in all_models(self._reading.settings.model_folders, self._memory.used_models()):
-                if one.problem is None and one.path.resolve() != self._first.resolve():
-                    name = GUIDE if one.path == paths.bundled_model() else one_line(one.name, _LONGEST_NAME)
-                    found.setdefault(name, one.path)
+
+def one_or_library(shelf: Shelf, first: Path, *, others: bool) -> Callable[[], Mapping[str, Path]]:
+    """What is offered where models are loaded for requests: the first one, and with `others` those of the library."""
+
+    def look_around() -> dict[str, Path]:
+        found = {shown_name(first): first}
+        for one in shelf.found() if others else ():
+            if one.problem is None and one.path.resolve() != first.resolve():
+                name = GUIDE if one.path == paths.bundled_model() else one_line(one.name, _LONGEST_NAME)
+                found.setdefault(name, one.path)
         return found
+
+    return _Fresh(look_around).value
 
 
 def _variants() -> list[str]:

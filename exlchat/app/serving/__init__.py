@@ -1,0 +1,1 @@
+"""The user's models for other programs."""
