@@ -17,6 +17,7 @@ import torch
 from exlchat import paths
 from exlchat.engine import GenerationRequest, LocalEngine, ModelError, load
 from exlchat.engine.bench import measure
+from exlchat.engine.bench.batches import batch_benchmark
 from exlchat.engine.bench.figures import BenchMachine, BenchSettings, Figure, Memory, Model, Report, Skipped
 from exlchat.engine.bench.measure import EndlessCheckpoint, MemoryProbe, benchmark, cache_types, copy_rates
 from exlchat.engine.bench.mixes import MeanBits
@@ -68,6 +69,52 @@ def test_everything_is_measured_so_often_and_in_this_order() -> None:
     assert len(report.memory) == 1
     assert "prefill of 64: run 2 of 2" in said
     assert "reading weights: 100 %" in said
+
+
+def test_rows_are_measured_side_by_side_as_many_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[GenerationRequest] = []
+    submit = LocalEngine.submit
+
+    def noted(engine: LocalEngine, request: GenerationRequest, sink: Callable[..., None]) -> object:
+        asked.append(request)
+        return submit(engine, request, sink)
+
+    monkeypatch.setattr(LocalEngine, "submit", noted)
+    settings = replace(SETTINGS, contexts=(40,), rows=(1, 3, 12), runs=1)
+    report = Report(settings)
+    for result in batch_benchmark(random_model, settings, lambda _: None):
+        report.add(result)
+    assert [(one.kind, one.tokens, one.rows, len(one.samples)) for one in report.figures] == [
+        ("batch", 40, rows, 1) for rows in (1, 3, 12)
+    ]
+    for one in report.figures:
+        assert one.slowest is not None
+        assert 0 < one.slowest <= one.median / one.rows * 1.001
+    # All rows have prompts of their own, the same in the run that is not counted; every second is drawn with samplers.
+    last = asked[-12:]
+    assert len({tuple(one.prompt_ids) for one in last}) == 12
+    assert [one.prompt_ids for one in asked[-24:-12]] == [one.prompt_ids for one in last]
+    assert [one.sampling == GREEDY for one in last] == [True, False] * 6
+    # A pass reads the weights once for all rows, and the cache of each.
+    alone, beside = report.figures[0], report.figures[-1]
+    assert alone.bytes_per_token is not None
+    assert beside.bytes_per_token is not None
+    assert beside.bytes_per_token < alone.bytes_per_token / 2
+    assert report.rooms[0].rows > 12
+    assert report.skipped == []
+
+
+def test_rows_that_have_no_room_are_said_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exlchat.engine.bench.batches.usable_memory", lambda _: 2**23)
+    settings = replace(SETTINGS, contexts=(40, 10**6), rows=(1, 500), runs=1)
+    report = Report(settings)
+    for result in batch_benchmark(random_model, settings, lambda _: None):
+        report.add(result)
+    assert [one.rows for one in report.figures] == [1]
+    held = report.rooms[0].rows
+    assert 1 <= held < 500
+    assert report.skipped[0] == f"500 rows of 48 tokens, fp32 cache: {held} fit"
+    assert report.skipped[1].startswith("rows of 1,000,000 tokens: the context is")
 
 
 def test_each_type_of_cache_is_measured_and_what_they_share_only_once() -> None:

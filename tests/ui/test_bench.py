@@ -12,11 +12,21 @@ import pytest
 from exlchat.cli import main as cli
 from exlchat.cli.bench.command import BenchOptions, RandomModel, bench_options, run_bench
 from exlchat.cli.bench.command import build_parser as bench_parser
-from exlchat.cli.bench.plot import draw
+from exlchat.cli.bench.plot import draw, draw_batches
 from exlchat.cli.bench.table import render
 from exlchat.engine import ModelError
 from exlchat.engine.bench import measure
-from exlchat.engine.bench.figures import BenchMachine, BenchSettings, Figure, Memory, Model, Report, Result, Skipped
+from exlchat.engine.bench.figures import (
+    BenchMachine,
+    BenchSettings,
+    Figure,
+    Memory,
+    Model,
+    Report,
+    Result,
+    RowRoom,
+    Skipped,
+)
 from exlchat.engine.bench.mixes import Gptq, MeanBits
 from exlchat.llm.info import Footprint
 
@@ -99,6 +109,15 @@ def test_measurement_options() -> None:
     assert options("--quick", "--runs", "7").settings.runs == 7
 
 
+def test_side_by_side_many_rows_of_one_context_are_measured() -> None:
+    settings = options("--batch").settings
+    assert settings.rows == (1, 2, 4, 8, 16, 32, 64, 128)
+    assert (settings.contexts, settings.kv_caches) == ((1024,), ("auto",))
+    assert options("--batch", "--rows", "8,2").settings.rows == (2, 8)
+    assert options("--quick", "--batch").settings.rows == (1, 2, 4, 8)
+    assert options().settings.rows == ()
+
+
 def test_the_setting_that_turns_the_kernels_off_holds_here_too(home: Path) -> None:
     (home / "config").mkdir(parents=True)
     (home / "config" / "settings.toml").write_text("extension = false\n")
@@ -118,6 +137,7 @@ def test_the_setting_that_turns_the_kernels_off_holds_here_too(home: Path) -> No
         (["--shape", "tiny", "--head-bits", "7"], "invalid choice: 7"),
         (["--contexts", "128,none"], "'none' is not a whole number"),
         (["--quantize-head", "5"], "invalid choice: 5"),
+        (["--rows", "4"], "--rows is for --batch; give that too"),
         (["--runs", "0"], "'0' is not a whole number, 1 or more"),
     ],
 )
@@ -183,6 +203,40 @@ def test_the_plot_shows_each_rate_and_asks_no_server(report: Report) -> None:
         assert value in texts
     assert "fp16 cache at copy speed" in texts
     assert "llama-8b-random, EXL2 4.1 bpw on NVIDIA H200" in texts
+
+
+@pytest.fixture
+def batches() -> Report:
+    filled = Report(BenchSettings(rows=(1, 4, 8, 16)))
+    for result in (
+        *RESULTS[:2],
+        RowRoom("fp16", 1024, 57),
+        Figure("batch", "fp16", 1024, (600.0, 610.0), 4e9, rows=1, slowest=605.0),
+        Figure("batch", "fp16", 1024, (2000.0, 2020.0), 1.1e9, rows=4, slowest=500.0),
+        Figure("batch", "fp16", 1024, (2100.0, 2104.0), 0.6e9, rows=8, slowest=40.5),
+        Skipped("64, 128 rows of 1,152 tokens, fp16 cache: 57 fit"),
+    ):
+        filled.add(result)
+    return filled
+
+
+def test_the_table_of_rows_says_how_many_to_take(batches: Report) -> None:
+    text = render(batches)
+    assert all(len(line) <= 80 for line in text.splitlines())
+    # 2,010 x 1.1 GB a token are 2.2 of 4.3 TB/s.
+    assert "fp16, 1,024                4     2,010 tok/s     500 tok/s    ± 0.5%         51%" in text
+    assert "40.5 tok/s" in text
+    # Eight rows give next to nothing more than four.
+    assert "57 rows of 1,024 tokens and an answer fit.\nTake 4: 2,010 tok/s in all, 500 tok/s each." in text
+    assert "Not measured: 64, 128 rows" in text
+
+
+def test_the_plot_of_rows_has_a_line_for_each_cache_and_one_of_the_memory_s_speed(batches: Report) -> None:
+    svg = draw_batches(batches)
+    texts = {text.text for text in ElementTree.fromstring(svg).iter() if text.text}
+    assert {"fp16 cache, 1,024 tokens a row", "fp16 cache, 1,024 tokens a row, at copy speed"} <= texts
+    assert {"605", "2,010", "2,102", "1,075"} <= texts
+    assert "<script" not in svg
 
 
 def test_results_go_to_stdout_and_to_the_files(

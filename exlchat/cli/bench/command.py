@@ -48,10 +48,19 @@ examples:
   exlchat bench                  the model used last, else the bundled guide
   exlchat bench --shape llama-8b --mix 4.1bpw --json 8b.json --plot 8b.svg
   exlchat bench guide --quick
+  exlchat bench --shape llama-8b --batch --plot rows.svg   answers side by side
 
 exit codes:
   0 ok   1 error   2 usage   130 stopped by ctrl+c"""
 _QUICK = BenchSettings(kv_caches=("auto",), contexts=(128, 2048), runs=3, new_tokens=32, seconds=15, turn_cached=2048)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
+_BASES = {
+    (False, False): BenchSettings(),
+    (False, True): _QUICK,
+    (True, False): BenchSettings(kv_caches=("auto",), contexts=(1024,), rows=_ROWS),
+    (True, True): BenchSettings(kv_caches=("auto",), contexts=(128,), rows=(1, 2, 4, 8), runs=2, seconds=15),
+}
+"""What is measured where nothing else is typed: of `--batch`, `--quick`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +107,23 @@ def build_parser() -> argparse.ArgumentParser:
     )
     kernel_options(measure)
     measure.add_argument(
-        "--contexts", metavar="N,...", type=_whole_list, help="tokens of prompts and contexts (default: 128,2048,16384)"
+        "--contexts",
+        metavar="N,...",
+        type=_whole_list,
+        help="tokens of prompts and contexts (default: 128,2048,16384; 1024 with --batch)",
     )
     measure.add_argument(
         "--kv-cache", metavar="TYPE,...", type=_words, help="types of the cache, or auto, or all (default)"
+    )
+    measure.add_argument("--batch", action="store_true", help="measure answers side by side instead, row by row")
+    measure.add_argument(
+        "--rows", metavar="N,...", type=_whole_list, help="with --batch: how many (default: 1,2,4,8,16,32,64,128)"
     )
     measure.add_argument("--runs", metavar="N", type=whole(1), help="runs of each figure (default: 5)")
     measure.add_argument("--quick", action="store_true", help="one type of cache, contexts to 2048, 3 short runs")
     results = parser.add_argument_group("results")
     results.add_argument("--json", metavar="FILE", type=Path, help="write all samples, with machine and versions")
-    results.add_argument("--plot", metavar="FILE.svg", type=Path, help="draw the decode rates")
+    results.add_argument("--plot", metavar="FILE.svg", type=Path, help="draw the rates")
     about_group(parser)
     return parser
 
@@ -135,7 +151,9 @@ def bench_options(parser: argparse.ArgumentParser, typed: argparse.Namespace) ->
         SettingsError: settings.toml is wrong.
     """
     extension = load_settings().extension if typed.extension is None else typed.extension
-    base = _QUICK if typed.quick else BenchSettings()
+    if typed.rows is not None and not typed.batch:
+        parser.error("--rows is for --batch; give that too")
+    base = _BASES[typed.batch, typed.quick]
     settings = BenchSettings(
         device=typed.device,
         extension=extension,
@@ -145,6 +163,7 @@ def bench_options(parser: argparse.ArgumentParser, typed: argparse.Namespace) ->
         runs=typed.runs or base.runs,
         new_tokens=base.new_tokens,
         turn_cached=base.turn_cached,
+        rows=typed.rows or base.rows,
     )
     model = _folder(typed.model) if typed.shape is None else _random(parser, typed)
     if typed.shape is None:
@@ -196,10 +215,12 @@ def run_bench(options: BenchOptions) -> ExitCode:
 def _measure(options: BenchOptions, report: Report, lines: ErrorLines) -> ExitCode:
     lines.show("starting torch")
     with ctrl_c_ends_at_once(before=lines.clear):
+        from exlchat.engine.bench.batches import batch_benchmark
         from exlchat.engine.bench.measure import benchmark
+    measured = batch_benchmark if options.settings.rows else benchmark
     try:
         opener = _opener(options, lines)
-        for result in benchmark(opener, options.settings, lines.show, build_cache=paths.folders().cache):
+        for result in measured(opener, options.settings, lines.show, build_cache=paths.folders().cache):
             report.add(result)
             _write_json(options.json_file, report)
         report.complete = True
@@ -247,9 +268,9 @@ def _check_files(options: BenchOptions) -> None:
 def _keep(options: BenchOptions, report: Report) -> None:
     _write_json(options.json_file, report)
     if options.plot_file is not None and report.figures:
-        from exlchat.cli.bench.plot import draw
+        from exlchat.cli.bench.plot import draw, draw_batches
 
-        _write(options.plot_file, draw(report))
+        _write(options.plot_file, draw_batches(report) if options.settings.rows else draw(report))
 
 
 def _write_json(file: Path | None, report: Report) -> None:

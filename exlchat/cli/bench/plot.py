@@ -33,6 +33,28 @@ def draw(report: Report) -> str:
     return without_scripts(chart.render_tree())
 
 
+def draw_batches(report: Report) -> str:
+    """Tokens a second by rows, a line for each context and type of cache, and one of what the copy bandwidth allows."""
+    chart = pygal.Line(
+        js=[],
+        style=CleanStyle(font_family="sans-serif"),
+        title=_title(report),
+        x_title="answers side by side",
+        y_title="tokens a second of all",
+        legend_at_bottom=True,
+        logarithmic=True,
+        value_formatter=lambda value: f"{value:,.0f}",
+    )
+    rows = sorted({figure.rows for figure in report.figures})
+    chart.x_labels = [f"{many:,}" for many in rows]
+    for kind, context in dict.fromkeys((figure.kv_cache, figure.tokens) for figure in report.figures):
+        figures = {one.rows: one for one in report.figures if (one.kv_cache, one.tokens) == (kind, context)}
+        name = f"{kind} cache, {context:,} tokens a row"
+        chart.add(name, [figures[many].median if many in figures else None for many in rows])
+        chart.add(f"{name}, at copy speed", [_limit(figures.get(many), report) for many in rows])
+    return without_scripts(chart.render_tree())
+
+
 def without_scripts(root: ElementTree.Element) -> str:
     """The drawing alone: pygal puts the settings of its script into every file."""
     for parent in list(root.iter()):

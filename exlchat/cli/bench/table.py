@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from exlchat.app.generation_settings import drawn_line
-from exlchat.engine.bench.figures import Figure, Memory, Report
+from exlchat.engine.bench.figures import Figure, Memory, Report, RowRoom
 from exlchat.untrusted.text import one_line
 
 _FIGURES = (26, 8, 15, 9, 10, 12)
 _ORDER = {"load": 0, "prefill": 1, "decode": 2, "sampled": 2, "turn": 3}
+_BATCHES = (22, 6, 16, 14, 10, 12)
+_NEARLY = 0.95
 _MEMORY = (18, 11, 10, 11, 15, 15)
 
 
 def render(report: Report) -> str:
+    if report.settings.rows:
+        return _render_batches(report)
     parts = [
         "\n".join(_headline(report)),
         _table(
@@ -27,6 +31,51 @@ def render(report: Report) -> str:
         parts.append(_table(_MEMORY, names, [_memory(memory) for memory in report.memory]))
     parts.append("\n".join(_notes(report)))
     return "\n\n".join(parts) + "\n"
+
+
+def _render_batches(report: Report) -> str:
+    names = ("cache, tokens a row", "rows", "all", "slowest", "spread", "of copy")
+    parts = [
+        "\n".join(_headline(report)),
+        _table(_BATCHES, names, [_batch(figure, report) for figure in report.figures]),
+        "\n".join(
+            [
+                *map(_advice, _by_room(report)),
+                "Every second row is drawn with all samplers, the others greedily. Rows that",
+                "do not run at once wait for others. Spread: half the range over the median.",
+                *(f"Not measured: {reason}." for reason in report.skipped),
+            ]
+        ),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _batch(figure: Figure, report: Report) -> tuple[str, ...]:
+    share = report.of_copy(figure)
+    slowest = "" if figure.slowest is None else _rate(figure.slowest)
+    spread = f"± {figure.spread:.1%}" if len(figure.samples) > 1 else "one run"
+    what = f"{figure.kv_cache}, {figure.tokens:,}"
+    return what, f"{figure.rows:,}", _rate(figure.median), slowest, spread, "" if share is None else f"{share:.0%}"
+
+
+def _by_room(report: Report) -> list[tuple[RowRoom, list[Figure]]]:
+    return [
+        (room, [one for one in report.figures if (one.kv_cache, one.tokens) == (room.kv_cache, room.tokens)])
+        for room in report.rooms
+    ]
+
+
+def _advice(of: tuple[RowRoom, list[Figure]]) -> str:
+    """How many rows to take, of those that were measured."""
+    room, figures = of
+    held = f"{room.kv_cache} cache: {room.rows:,} rows of {room.tokens:,} tokens and an answer fit."
+    if not figures:
+        return held
+    best = max(figures, key=lambda one: one.median)
+    # More rows that give next to nothing only make each slower.
+    enough = next(one for one in figures if one.median >= _NEARLY * best.median)
+    slowest = "" if enough.slowest is None else f", {_rate(enough.slowest)} each"
+    return f"{held}\nTake {enough.rows:,}: {_rate(enough.median)} in all{slowest}."
 
 
 def _headline(report: Report) -> list[str]:
@@ -81,8 +130,11 @@ def _value(figure: Figure) -> str:
         return f"{figure.median:,.2f} s"
     if figure.kind == "turn":
         return f"{figure.median * 1e3:,.1f} ms"
-    digits = 0 if figure.median >= 100 else 1
-    return f"{figure.median:,.{digits}f} tok/s"
+    return _rate(figure.median)
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.{0 if rate >= 100 else 1}f} tok/s"
 
 
 def _memory(memory: Memory) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from exlchat.llm.sampling import SamplingSettings
 # What people chat with, about: every sampler has something to do.
 ALL_SAMPLERS = SamplingSettings(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)
 
-FigureKind = Literal["load", "prefill", "decode", "sampled", "turn"]
+FigureKind = Literal["load", "prefill", "decode", "sampled", "turn", "batch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class BenchSettings:
         seconds: no further run of a figure begins after this long, if there is one.
         turn_cached, turn_new: tokens in the cache and tokens on top of them, for the time to the first token of a turn.
         sampling: for decoding with samplers, beside greedy.
+        rows: how many answers at once, ascending, where that is what is measured, and nothing else.
     """
 
     device: str = "auto"
@@ -44,6 +45,7 @@ class BenchSettings:
     turn_cached: int = 8192
     turn_new: int = 50
     sampling: SamplingSettings = ALL_SAMPLERS
+    rows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +85,15 @@ class Figure:
     """One thing, measured several times.
 
     Args:
-        kind: `load` and `turn` are seconds, `turn` those to the first token; the others are tokens a second.
+        kind: `load` and `turn` are seconds, `turn` those to the first token; the others are tokens a second, `batch` of
+            all rows together.
         kv_cache: type of the cache.
         tokens: of the prompt, or in the cache when decoding begins.
         samples: run by run.
         bytes_per_token: of weights and cache that a decoded token reads on average.
         decode_path: who drew the tokens, as the generator's statistics say.
+        rows: how many answers at once.
+        slowest: tokens a second of the slowest of them.
     """
 
     kind: FigureKind
@@ -97,6 +102,8 @@ class Figure:
     samples: tuple[float, ...]
     bytes_per_token: float | None = None
     decode_path: DecodePath | None = None
+    rows: int = 1
+    slowest: float | None = None
 
     @property
     def median(self) -> float:
@@ -137,11 +144,20 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class RowRoom:
+    """How many conversations of `tokens` and an answer the memory holds at once beside the weights."""
+
+    kv_cache: str
+    tokens: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Skipped:
     reason: str
 
 
-Result = BenchMachine | Model | Figure | Memory | Skipped
+Result = BenchMachine | Model | Figure | Memory | RowRoom | Skipped
 
 
 @dataclass(slots=True)
@@ -151,6 +167,7 @@ class Report:
     model: Model | None = None
     figures: list[Figure] = field(default_factory=list)
     memory: list[Memory] = field(default_factory=list)
+    rooms: list[RowRoom] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     complete: bool = False
 
@@ -164,6 +181,8 @@ class Report:
                 self.figures.append(result)
             case Memory():
                 self.memory.append(result)
+            case RowRoom():
+                self.rooms.append(result)
             case Skipped():
                 self.skipped.append(result.reason)
 
@@ -198,6 +217,7 @@ class Report:
             "model": None if self.model is None else asdict(self.model),
             "figures": [self._figure_json(figure) for figure in self.figures],
             "memory": [{**asdict(memory), "beyond": memory.beyond} for memory in self.memory],
+            "rooms": [asdict(room) for room in self.rooms],
             "skipped": self.skipped,
         }
 

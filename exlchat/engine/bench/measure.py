@@ -172,7 +172,7 @@ def benchmark(
     checkpoint = open_model()
     head_dim = read_spec(checkpoint.config, str(checkpoint.path / "config.json")).head_dim
     for number, kv_cache in enumerate(cache_types(device, head_dim, settings.kv_caches)):
-        loader = _Loader(open_model, settings, device, say, build_cache)
+        loader = Loader(open_model, settings, device, say, build_cache)
         yield from _Bench(loader, settings, device, kv_cache, say).run(first=number == 0)
         # The engine of this type is gone with the object above; a graph's memory only goes with the collector.
         gc.collect()
@@ -181,7 +181,7 @@ def benchmark(
 
 
 @dataclass(frozen=True, slots=True)
-class _Loader:
+class Loader:
     """Opens the model and loads it. `made` says whether its weights were made rather than read."""
 
     open_model: Callable[[], Checkpoint]
@@ -190,8 +190,13 @@ class _Loader:
     say: Say
     build_cache: Path | None
 
-    def load(self, kv_cache: str, new_tokens: int) -> tuple[LocalEngine, float, bool]:
-        """An engine with room for everything that is measured, the seconds that took, and whether it was made."""
+    def load(self, kv_cache: str, context: int, cache_tokens: int) -> tuple[LocalEngine, float, bool]:
+        """An engine, no larger than what is measured, the seconds that took, and whether its weights were made.
+
+        Args:
+            context: of one conversation; less where the model has less.
+            cache_tokens: of all of them.
+        """
         self.say("opening the model")
         start = time.perf_counter()
         checkpoint = self.open_model()
@@ -201,13 +206,14 @@ class _Loader:
             # Compiling, which happens once on a machine, is no part of loading.
             open_extension(self.device, self.build_cache, self._on_progress)
         start = time.perf_counter()
-        context = self._context(checkpoint, new_tokens)
+        spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
+        context = min(spec.max_position_embeddings, context)
         engine = load(
             checkpoint,
             device=str(self.device),
             kv_cache=kv_cache,
             max_seq_len=context,
-            cache_tokens=context,
+            cache_tokens=max(cache_tokens, context),
             extension=self.settings.extension,
             quantize_head=self.settings.quantize_head,
             build_cache=self.build_cache,
@@ -218,26 +224,46 @@ class _Loader:
             torch.cuda.synchronize(self.device)
         return engine, seconds + time.perf_counter() - start, isinstance(checkpoint, RandomCheckpoint)
 
-    def _context(self, checkpoint: Checkpoint, new_tokens: int) -> int:
-        """No longer than what is measured, so that the cache that is counted is one that is used."""
-        settings = self.settings
-        longest_turn = settings.turn_cached + settings.turn_new + 1
-        spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
-        return min(spec.max_position_embeddings, max(longest_turn, max(settings.contexts) + new_tokens))
-
     def _on_progress(self, progress: LoadProgress) -> None:
         self.say(f"{progress.what}: {100 * progress.done // max(progress.total, 1)} %")
 
 
+def described(engine: LocalEngine, say: Say, *, made: bool) -> Iterator[Result]:
+    """The machine, whose memory is measured for it, and the model."""
+    say("copy bandwidth")
+    yield describe_setting(torch.device(engine.info.device))
+    info = engine.info
+    yield Model(info.name, info.quantization, info.parameters, info.dtype, info.max_seq_len, made)
+
+
+def repeated(
+    settings: BenchSettings, say: Say, what: str, sample: Callable[[], float], *, keep_a_slow_first: bool = True
+) -> list[float]:
+    """The samples of one figure. A first run that takes most of the time there is stays the only one."""
+    start = time.perf_counter()
+    samples: list[float] = []
+    for run in range(settings.runs + 1):
+        elapsed = time.perf_counter() - start
+        enough = 1 if keep_a_slow_first else 2
+        if len(samples) >= enough and elapsed + elapsed / run > settings.seconds:
+            break
+        say(f"{what}: " + (f"run {run} of {settings.runs}" if run else "warming up"))
+        samples.append(sample())
+    return samples[1:] or samples
+
+
 class _Bench:
-    def __init__(self, loader: _Loader, settings: BenchSettings, device: torch.device, kv_cache: str, say: Say) -> None:
+    def __init__(self, loader: Loader, settings: BenchSettings, device: torch.device, kv_cache: str, say: Say) -> None:
         self._settings = settings
         self._kv_cache = kv_cache
         self._say = say
         self._new_tokens = settings.new_tokens or _NEW_TOKENS[device.type]
         self._probe = MemoryProbe(device)
         self._probe.restart()
-        self._engine, self._load_seconds, self._made = loader.load(kv_cache, self._new_tokens)
+        longest_turn = settings.turn_cached + settings.turn_new + 1
+        # No longer, so that the cache that is counted is one that is used.
+        context = max(longest_turn, max(settings.contexts) + self._new_tokens)
+        self._engine, self._load_seconds, self._made = loader.load(kv_cache, context, 0)
         self._load_peak = self._probe.peak
         self._longest = self._engine.info.max_seq_len
         self._ids = random.Random(0)
@@ -245,9 +271,7 @@ class _Bench:
     def run(self, *, first: bool) -> Iterator[Result]:
         """All results of this cache; what is the same for every cache only the first time."""
         if first:
-            self._say("copy bandwidth")
-            yield describe_setting(torch.device(self._engine.info.device))
-            yield self._model()
+            yield from described(self._engine, self._say, made=self._made)
         self._probe.restart()
         yield Figure("load", self._kv_cache, 0, (self._load_seconds,))
         fit, too_long = fitting(self._settings.contexts, self._new_tokens, self._longest)
@@ -261,10 +285,6 @@ class _Bench:
         yield from self._turn()
         yield Memory(self._kv_cache, self._engine.footprint, self._load_peak, self._probe.peak, self._probe.device_used)
 
-    def _model(self) -> Model:
-        info = self._engine.info
-        return Model(info.name, info.quantization, info.parameters, info.dtype, info.max_seq_len, self._made)
-
     def _prefill(self, tokens: int) -> Figure:
         """Tokens a second until the first token of the answer is there, nothing of the prompt cached."""
 
@@ -272,7 +292,12 @@ class _Bench:
             stats = self._answer(self._random_ids(tokens), 1)
             return tokens / stats.time_to_first_token
 
-        return Figure("prefill", self._kv_cache, tokens, tuple(self._repeat(f"prefill of {tokens:,}", sample)))
+        return Figure(
+            "prefill",
+            self._kv_cache,
+            tokens,
+            tuple(repeated(self._settings, self._say, f"prefill of {tokens:,}", sample)),
+        )
 
     def _decode(self, context: int, *, with_samplers: bool) -> Iterator[Figure]:
         """Greedy, and in turn with it, so that both see the same machine, with all samplers."""
@@ -287,7 +312,7 @@ class _Bench:
             runs.append(tuple(self._answer(prompt, self._new_tokens, sampling) for sampling in settings))
             return runs[-1][0].tokens_per_second
 
-        counted = len(self._repeat(f"decode at {context:,}, {self._kv_cache} cache", sample))
+        counted = len(repeated(self._settings, self._say, f"decode at {context:,}, {self._kv_cache} cache", sample))
         kinds: tuple[FigureKind, ...] = ("decode", "sampled")
         for kind, stats in zip(kinds, zip(*runs[-counted:], strict=True), strict=False):
             rates = tuple(run.tokens_per_second for run in stats)
@@ -309,22 +334,12 @@ class _Bench:
             return stats.time_to_first_token
 
         # The run that is not counted is the one that fills the cache.
-        samples = tuple(self._repeat(f"turn of {settings.turn_new} on {cached:,}", sample, keep_a_slow_first=False))
+        samples = tuple(
+            repeated(
+                self._settings, self._say, f"turn of {settings.turn_new} on {cached:,}", sample, keep_a_slow_first=False
+            )
+        )
         yield Figure("turn", self._kv_cache, cached, samples)
-
-    def _repeat(self, what: str, sample: Callable[[], float], *, keep_a_slow_first: bool = True) -> list[float]:
-        """The samples of one figure. A first run that takes most of the time there is stays the only one."""
-        settings = self._settings
-        start = time.perf_counter()
-        samples: list[float] = []
-        for run in range(settings.runs + 1):
-            elapsed = time.perf_counter() - start
-            enough = 1 if keep_a_slow_first else 2
-            if len(samples) >= enough and elapsed + elapsed / run > settings.seconds:
-                break
-            self._say(f"{what}: " + (f"run {run} of {settings.runs}" if run else "warming up"))
-            samples.append(sample())
-        return samples[1:] or samples
 
     def _answer(self, prompt: list[int], new_tokens: int, sampling: SamplingSettings = GREEDY) -> GenerationStats:
         request = GenerationRequest(prompt, sampling, max_new_tokens=new_tokens, seed=1)

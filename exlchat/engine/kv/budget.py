@@ -84,6 +84,11 @@ def longest_context(spec: ModelSpec, kind: CacheKind, room: int) -> int:
     return min(_Sizes(spec, kind, max(room, 0)).fitting(None, max(room, 0)), spec.longest_context)
 
 
+def tokens_held(spec: ModelSpec, kind: CacheKind, context: int, room: int) -> int:
+    """Tokens, in whole pages, of all conversations of such a length whose cache takes no more than `room` bytes."""
+    return _Sizes(spec, kind, max(room, 0)).fitting(context, max(room, 0))
+
+
 @dataclass(frozen=True, slots=True)
 class _Sizes:
     spec: ModelSpec
