@@ -77,6 +77,7 @@ class ChatSession(OpenConversation):
         self._problems_told: set[tuple[str, str]] = set()
         self._titled: set[str] = set()
         """Conversations about whose title a model has had its say."""
+        self._being_titled: set[str] = set()
 
     # What is on its way
 
@@ -342,6 +343,8 @@ class ChatSession(OpenConversation):
 
     def job_ended(self, report: JobEnded) -> PendingAnswer | None:
         """Forget a job; the answer it belonged to, or `None` when that was forgotten."""
+        if report.job.idle:
+            self._being_titled.discard(report.job.conversation_id)
         answering = self._under_way.end(report)
         if answering is None:
             return None
@@ -354,7 +357,8 @@ class ChatSession(OpenConversation):
 
     def have_titled(self, conversation_id: str) -> None:
         """Have the model title a conversation that is called after its first line."""
-        if self.titles and conversation_id not in self._titled:
+        if self.titles and conversation_id not in self._titled | self._being_titled:
+            self._being_titled.add(conversation_id)
             template = self._spoken_there(conversation_id).template
             self._jobs.submit(title_job(self.store, conversation_id, template=template))
 

@@ -16,8 +16,8 @@ from exlchat.chat.store.conversations import ConversationStore, StoreError
 from exlchat.config.schema import Settings
 from exlchat.llm.events import Event, PrefillProgress
 from exlchat.llm.info import CLOSE_SECONDS, LoadProgress, ModelError
-from exlchat.llm.port import Engine
-from exlchat.llm.request import GenerationRequest
+from exlchat.llm.port import Capabilities, Engine
+from exlchat.llm.request import GenerationRequest, Rank
 from tests.patience import PATIENCE
 from tests.ui.app_harness import app, idle, say, shown, told, until
 from tests.ui.scripted_engine import CHATML, ScriptedEngine
@@ -559,6 +559,39 @@ async def test_a_prompt_does_not_wait_for_a_title(tmp_path: Path) -> None:
         assert [one.title for one in chat.session.store.list_conversations()] == ["How?"]
         engine.release()
         await until(pilot, lambda: "Bread and water" in shown(chat))
+
+
+class Ranked(ScriptedEngine):
+    """Has titles wait for as long as one likes, as an engine does that has something more urgent to do."""
+
+    def __init__(self, *answers: str) -> None:
+        super().__init__(*answers)
+        self.titles = 0
+        self.time_for_titles = threading.Event()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(draft_model=False, ranks=True)
+
+    def _events(self, request: GenerationRequest, cancelled: threading.Event) -> Iterator[Event]:
+        if request.rank is Rank.IDLE:
+            self.titles += 1
+            self.time_for_titles.wait(60)
+        yield from super()._events(request, cancelled)
+
+
+async def test_with_an_engine_that_has_ranks_one_title_is_made_beside_all_answers(tmp_path: Path) -> None:
+    engine = Ranked("Flour.", "Water.", "Salt.", "Baking bread")
+    chat = app(tmp_path, engine, titles=True)
+    async with chat.run_test(size=(100, 30)) as pilot:
+        for question, answered in (("How?", "Flour."), ("And?", "Water."), ("And then?", "Salt.")):
+            await say(pilot, question)
+            await until(pilot, lambda answered=answered: answered in shown(chat))  # type: ignore[misc]
+            await idle(pilot)
+        assert engine.titles == 1
+        engine.time_for_titles.set()
+        await until(pilot, lambda: "Baking bread" in shown(chat))
+        assert engine.titles == 1
 
 
 THINKING = CHATML + "{# thoughts: <think> </think> #}"

@@ -18,7 +18,7 @@ from exlchat.engine import load
 from exlchat.llm.info import LoadProgress
 from exlchat.llm.port import Engine
 from exlchat.ui.tui.app import ChatApp
-from tests.ui.app_harness import app, idle, say, shown, until
+from tests.ui.app_harness import app, idle, say, shown, told, until
 
 LONG: dict[str, Any] = {
     "model": "guide",
@@ -40,10 +40,6 @@ def chat_of(folder: Path) -> ChatApp:
 
 def client(chat: ChatApp) -> openai.OpenAI:
     return openai.OpenAI(base_url=chat.chat_screen.serving.place, api_key="any", max_retries=0)
-
-
-def told(chat: ChatApp) -> str:
-    return "\n".join(one.message for one in chat._notifications)
 
 
 async def serve(pilot: Pilot[int], chat: ChatApp, argument: str = "0") -> None:
