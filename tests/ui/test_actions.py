@@ -88,7 +88,7 @@ def test_keys_that_terminals_cannot_tell_apart_are_not_used() -> None:
 def test_the_commands_of_the_product_exist() -> None:
     named = (
         "/help /new /open /rename /delete /undo /retry /continue /system /persona /preset /template /theme /set /model "
-        "/models /stats /copy /pin /unpin /leave-out /take-in /summary /cache /cost /sidebar /settings /quit "
+        "/serve /models /stats /copy /pin /unpin /leave-out /take-in /summary /cache /cost /sidebar /settings /quit "
         "/messages /edit /alternative "
         "/note /group /speak /branch /cut /redo /find /tree /search /compare /prompt /history /editor "
         "/save /tab /close /incognito /keep /tag /folder /ontop /archive /archived /import /code /source "
@@ -167,7 +167,7 @@ def test_completion_lists_commands_while_only_a_command_is_typed() -> None:
 def test_availability_follows_the_situation() -> None:
     by_id = {action.id: action for action in ACTIONS}
     assert not by_id["stop"].available(Situation())
-    assert by_id["stop"].available(Situation(answering=True))
+    assert by_id["stop"].available(Situation(can_stop=True))
     assert by_id["retry"].available(Situation(can_retry=True))
     assert not by_id["retry"].available(Situation(can_retry=True, answering=True))
 

@@ -12,7 +12,7 @@ from exlchat.ui.render.sparkline import bars
 
 def test_tokens_are_counted_in_intervals_of_half_a_second_that_are_over() -> None:
     growing = GrowingFigures()
-    growing.begin(10)
+    growing.begin(10, 90.0)
     assert growing.recent(100.0) == []
     growing.add(1, 100.0)
     growing.add(4, 100.4)
@@ -23,13 +23,13 @@ def test_tokens_are_counted_in_intervals_of_half_a_second_that_are_over() -> Non
     growing.add(2, 101.6)
     assert growing.recent(102.1) == [10.0, 6.0, 0.0, 4.0]
     assert growing.tokens == 10
-    growing.begin(0)
+    growing.begin(0, 90.0)
     assert growing.recent(103.0) == []
 
 
 def test_only_half_a_minute_is_kept() -> None:
     growing = GrowingFigures()
-    growing.begin(0)
+    growing.begin(0, 90.0)
     for tenth in range(3_000):
         growing.add(1, 50.0 + tenth / 10)
     rates = growing.recent(350.0)

@@ -124,7 +124,7 @@ class EngineThread:
         `LoadFailed` follows for the last of them.
 
         Returns:
-            Whether something has to end before it.
+            Whether an answer has to end before it.
         """
         with self._changed:
             self._end_idle_jobs()
@@ -137,7 +137,7 @@ class EngineThread:
             else:
                 self._waiting.append(load)
             self._changed.notify_all()
-            return any(not (isinstance(one, EngineJob) and one.idle) for one in self._running)
+            return any(isinstance(one, Loan) or (isinstance(one, EngineJob) and not one.idle) for one in self._running)
 
     def stop(self, job: EngineJob) -> None:
         """End `job`: within one token when it runs, at once when it only waits. Harmless when it has ended."""

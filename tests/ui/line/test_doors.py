@@ -65,6 +65,7 @@ SEEN: dict[str, Callable[[Line, str], bool]] = {
     "set": says("temperature 0"),
     "model": says("scripted"),
     "models": says("Looking through the folders"),
+    "serve": says("Address: http://127.0.0.1:"),
     "stats": says("tok/s"),
     "history": says("nothing was typed yet"),
     "messages": says("two?"),

@@ -398,6 +398,8 @@ EFFECTS: dict[str, Effect] = {
     "set": Effect(lambda s: "temperature 0.5" in s.heard),
     "model": Effect(lambda s: "scripted" in s.heard),
     "models": Effect(lambda s: s.opened("ModelsScreen")),
+    # The palette takes the usual port, which another program here may have.
+    "serve": Effect(lambda s: s.opened("ServingScreen") or "cannot be listened on" in s.heard, argument="0"),
     "sampling": Effect(lambda s: s.opened("SamplingScreen")),
     "stats": Effect(lambda s: s.opened("StatsScreen")),
     "schema": Effect(

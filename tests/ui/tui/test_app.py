@@ -364,14 +364,14 @@ async def test_quitting_lets_the_cache_get_to_the_disk(tmp_path: Path) -> None:
     engine = Writing("an answer")
     chat = app(tmp_path, engine)
     async with chat.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: chat.engine_thread.loaded)
+        await until(pilot, lambda: chat.engine_thread.engine is not None)
     assert engine.closed
 
 
 async def test_quitting_is_instant_where_nothing_is_being_written(tmp_path: Path) -> None:
     chat = app(tmp_path)
     async with chat.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: chat.engine_thread.loaded)
+        await until(pilot, lambda: chat.engine_thread.engine is not None)
         began = time.monotonic()
         assert chat.engine_thread.close(PATIENCE)
         assert time.monotonic() - began < PATIENCE / 2  # an answer being written would be waited for to the end

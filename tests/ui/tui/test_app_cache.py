@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -80,23 +82,53 @@ async def test_the_panel_opens_before_anything_was_said(tmp_path: Path) -> None:
         assert "is kept for later starts" in shown(chat)
 
 
+def coming(engine: Engine) -> tuple[Callable[[object], Engine], threading.Event]:
+    """What loads it once the event is set."""
+    may_come = threading.Event()
+
+    def load(_: object) -> Engine:
+        may_come.wait(60)
+        return engine
+
+    return load, may_come
+
+
 async def ask_during_an_answer(pilot: Pilot[int], engine: Engine, *lines: str) -> None:
     engine.hold()
     await say(pilot, "Hello")
     await until(pilot, lambda: bool(engine.requests))
+    await ask(pilot, *lines)
+
+
+async def ask(pilot: Pilot[int], *lines: str) -> None:
     for line in lines:
         await say(pilot, line)
         await pilot.pause()
 
 
-async def test_asked_twice_during_an_answer_the_panel_is_promised_and_opens_once(tmp_path: Path) -> None:
+async def test_the_cache_is_shown_during_an_answer(tmp_path: Path) -> None:
     engine = Engine("an answer")
     chat = app(tmp_path, engine)
     async with chat.run_test(size=(100, 40)) as pilot:
-        await ask_during_an_answer(pilot, engine, "/cache", "/cache")
-        assert told(chat).count("The cache is shown when the answer has ended") == 1
-        assert sum("The cache is shown when the answer has ended" in line for line in said(chat)) == 2
+        engine.hold()
+        await say(pilot, "Hello")
+        await until(pilot, lambda: bool(engine.requests))
+        await say(pilot, "/cache")
+        await until(pilot, lambda: "Esc closes" in shown(chat))
+        assert chat.session.busy
         engine.release()
+        await idle(pilot)
+
+
+async def test_asked_twice_before_the_model_is_there_the_panel_is_promised_and_opens_once(tmp_path: Path) -> None:
+    engine = Engine("an answer")
+    load, may_come = coming(engine)
+    chat = app(tmp_path, load=load)
+    async with chat.run_test(size=(100, 40)) as pilot:
+        await ask(pilot, "/cache", "/cache")
+        assert told(chat).count("The cache is shown when the model is loaded") == 1
+        assert sum("The cache is shown when the model is loaded" in line for line in said(chat)) == 2
+        may_come.set()
         await until(pilot, lambda: "Esc closes" in shown(chat))
         await idle(pilot)
         assert [type(one) for one in chat.screen_stack].count(RowsScreen) == 1
@@ -109,15 +141,15 @@ async def test_asked_twice_during_an_answer_the_panel_is_promised_and_opens_once
 
 @pytest.mark.parametrize("gone_on_to", ["typing", "help"])
 async def test_who_has_gone_on_is_told_in_a_line(tmp_path: Path, gone_on_to: str) -> None:
-    engine = Engine("an answer")
-    chat = app(tmp_path, engine)
+    load, may_come = coming(Engine("an answer"))
+    chat = app(tmp_path, load=load)
     async with chat.run_test(size=(100, 40)) as pilot:
-        await ask_during_an_answer(pilot, engine, "/cache")
+        await ask(pilot, "/cache")
         if gone_on_to == "typing":
             chat.chat_screen.composer.set_text("I am typ")
         else:
             await pilot.press("f1")
-        engine.release()
+        may_come.set()
         line = "Cache: 132 of 400 pages taken, 9,000 of 10,000 prompt tokens reused (90%); /cache shows more"
         await until(pilot, lambda: line in told(chat))
         assert not any(isinstance(one, RowsScreen) for one in chat.screen_stack)

@@ -173,7 +173,7 @@ async def test_five_thousand_conversations_are_no_burden(tmp_path: Path) -> None
     async with chat.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: "of 4,096" in shown(chat))
         with within(3):
-            chat.chat_screen.sidebar.show(summaries, "c1", None, now.date())
+            chat.chat_screen.sidebar.show(summaries, "c1", (), now.date())
             await pilot.pause()
         assert "conversation 0" in shown(chat)
 
@@ -243,7 +243,7 @@ async def test_the_answer_is_copied_whole(tmp_path: Path) -> None:
 async def test_help_lists_every_key_and_command(tmp_path: Path) -> None:
     chat = app(tmp_path)
     # As high as the whole list, which does not scroll then.
-    async with chat.run_test(size=(120, 320)) as pilot:
+    async with chat.run_test(size=(120, 330)) as pilot:
         await pilot.press("f1")
         await until(pilot, lambda: "First of all" in shown(chat))
         screen = shown(chat)

@@ -222,6 +222,7 @@ async def test_commands_are_offered_while_one_is_typed(tmp_path: Path) -> None:
             "/save",
             "/schema",
             "/search",
+            "/serve",
             "/set",
             "/settings",
             "/sidebar",
@@ -230,7 +231,7 @@ async def test_commands_are_offered_while_one_is_typed(tmp_path: Path) -> None:
             "/stop",
             "/system",
         ]
-        await pilot.press(*["down"] * 6, "tab")
+        await pilot.press(*["down"] * 7, "tab")
         assert chat.chat_screen.composer.text == "/sidebar"
         assert await offered(pilot, chat, "escape") == []
         assert chat.chat_screen.composer.text == "/sidebar"

@@ -27,7 +27,7 @@ async def test_conversations_stand_under_the_day_they_were_last_used() -> None:
     app = Alone()
     async with app.run_test():
         sidebar = app.query_one(Sidebar)
-        sidebar.show(summaries, None, None, TODAY)
+        sidebar.show(summaries, None, (), TODAY)
         rows = [str(sidebar.get_option_at_index(row).prompt).strip() for row in range(sidebar.option_count)]
     expected = ["Today", "0 days ago", "0 days ago", "", "Yesterday", "1 days ago", ""]
     expected += ["This week", "2 days ago", "6 days ago", "", "February 2026", "7 days ago", "", "January 2026"]
