@@ -10,7 +10,7 @@ from exlchat.api.errors import bad
 from exlchat.api.plan import require_readable, wished
 from exlchat.api.voice import Voice
 from exlchat.llm.port import CanScore, Engine
-from exlchat.llm.request import GenerationRequest, Rank, ScoreRequest
+from exlchat.llm.request import GenerationRequest, ScoreRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ def plan_completion(engine: Engine, body: CompletionBody, voice: Voice) -> Compl
     for one in prompts:
         answers += wished(engine, GenerationRequest(one.ids, stop=speech.stop), body.wishes, voice)
     top = max(body.wishes.top or 0, 1)
-    scores = [ScoreRequest(one.ids, 1, top, body.wishes.owner, Rank.API) for one in prompts if one.scored]
+    owner, rank = body.wishes.owner, body.wishes.rank
+    scores = [ScoreRequest(one.ids, 1, top, owner, rank) for one in prompts if one.scored]
     return CompletionPlan(prompts, (*answers, *scores), speech.stop)
 
 

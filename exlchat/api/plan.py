@@ -25,7 +25,7 @@ from exlchat.chat.prompt.ids import CHARACTERS_A_TOKEN, PromptMessage, most_char
 from exlchat.chat.prompt_format import PromptFormat
 from exlchat.llm.events import Finished
 from exlchat.llm.port import Engine
-from exlchat.llm.request import GenerationRequest, Rank
+from exlchat.llm.request import GenerationRequest
 from exlchat.llm.sampling import SamplingSettings
 
 
@@ -145,7 +145,7 @@ def wished(engine: Engine, request: GenerationRequest, wishes: Wishes, voice: Vo
         sampling=sampling,
         max_new_tokens=most,
         owner=wishes.owner,
-        rank=Rank.API,
+        rank=wishes.rank,
         banned=speech.ban,
         min_new_tokens=room if wishes.to_the_end else min(speech.min_tokens, room),
         # What the whole answer has to be goes before what a call in it has to be.
