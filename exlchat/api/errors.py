@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from exlchat.llm.constraint import ConstraintError
@@ -55,6 +56,12 @@ class ApiError(Exception):
 def bad(param: str | None, message: str, *, code: str | None = None) -> ApiError:
     """A request that cannot be: 400."""
     return ApiError(400, message, param=param, code=code)
+
+
+def unknown_fields(names: Sequence[str]) -> ApiError:
+    """At least one; where a server is strict."""
+    said = f"{names[0]} means nothing here" if len(names) == 1 else f"{', '.join(names)} mean nothing here"
+    return bad(names[0], f"{said}; leave it out, or start the server without --strict-fields")
 
 
 def context_exceeded(prompt_tokens: int, context: int) -> ApiError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from exlchat.api.asked import Speaker
 from exlchat.api.chat_model import ChatModel
-from exlchat.api.errors import ApiError
+from exlchat.api.errors import ApiError, unknown_fields
 from exlchat.api.head import fingerprint
 from exlchat.api.models import model_entry, model_list, tabby_model
 from exlchat.api.said import SaidBefore
@@ -44,6 +44,7 @@ class Desk:
         engine: the first of them, loaded.
         templates: the folder of the user's own prompt formats; `None` knows none.
         any_name: whether the first model answers to names that there are not.
+        strict_fields: whether a field that means nothing here is a mistake.
         unload_after: seconds without a request after which the model gives its memory back; `None` never.
     """
 
@@ -54,11 +55,13 @@ class Desk:
         *,
         templates: Path | None = None,
         any_name: bool = False,
+        strict_fields: bool = False,
         unload_after: float | None = None,
     ) -> None:
         self._house = house
         self._floor = Floor(engine, house.models()[0], house.load)
         self._templates, self._any_name, self._unload_after = templates, any_name, unload_after
+        self._strict_fields = strict_fields
         self._said = SaidBefore()
         self._chat = self._chat_model(engine)
         self._infos = {self._floor.model: engine.info}
@@ -143,6 +146,11 @@ class Desk:
         """For `/metrics`."""
         waiting = self.waiting
         return self.metrics.text(self._floor.engine, running=self.running - waiting, waiting=waiting)
+
+    def allow(self, ignored: Sequence[str]) -> None:
+        """Raises `ApiError` where fields that mean nothing here are a mistake."""
+        if self._strict_fields and ignored:
+            raise unknown_fields(ignored)
 
     async def watch(self) -> None:
         """Unloads what nobody uses; for as long as the server is there."""

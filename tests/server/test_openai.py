@@ -221,7 +221,7 @@ def test_a_schema_that_nothing_can_be_held_to_is_refused(guide: Served) -> None:
 def test_fields_of_other_servers_are_named_and_mean_nothing(guide: Served) -> None:
     body = {"messages": QUESTION, "max_tokens": 3}
     plain = guide.ask(CHAT, body)
-    reply = guide.ask(CHAT, {**body, "truncate_everything": 7, "zeta\r\nx-evil: 1": None, "ümlaut": 1})
+    reply = guide.ask(CHAT, {**body, "truncate_everything": 7, "zeta\r\nx-evil: 1": 1, "ümlaut": 1})
     assert reply.json["choices"] == plain.json["choices"]
     assert reply.headers["x-exlchat-ignored"] == "truncate_everything, zeta x-evil: 1"
     assert "x-evil" not in reply.headers
