@@ -126,6 +126,7 @@ class _Request:
                 asked = await desk.in_thread(lambda: self._ask(fields, lambda _: speaker))
                 self._record.model, self._record.ignored = speaker.name, asked.ignored
                 desk.allow(asked.ignored)
+                desk.book(ticket, len(asked.requests))
                 await desk.in_thread(lambda: ticket.submit(speaker.model.engine, asked.requests))
                 await self._tell(asked, ticket)
 
