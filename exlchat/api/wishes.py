@@ -16,7 +16,8 @@ from exlchat.llm.limits import LARGEST_SEED, MOST_ANSWERS
 from exlchat.llm.request import Rank
 from exlchat.llm.sampling import SamplingSettings
 
-MOST_STOPS = 16
+MOST_STOPS = 128
+"""OpenAI has 4; SillyTavern sends a text for each name of a group, continue.dev those of a template and a language."""
 MOST_TOP = 20
 """Likeliest tokens that are told of a place."""
 _MOST_BANNED = 1_000

@@ -186,7 +186,7 @@ def test_a_prompt_that_does_not_fit_is_refused_before_anything_is_sent(
         ({"n": 9}, "n"),
         ({"n": True}, "n"),
         ({"max_tokens": 1.5}, "max_tokens"),
-        ({"stop": ["x"] * 17}, "stop"),
+        ({"stop": ["x"] * 129}, "stop"),
         ({"seed": -7}, "seed"),
         ({"stream": "yes"}, "stream"),
         ({"messages": []}, "messages"),
