@@ -24,7 +24,9 @@ class CompletionPlan:
 
 def plan_completion(engine: Engine, body: CompletionBody, voice: Voice) -> CompletionPlan:
     """Raises `ApiError` or `RequestError` as `plan.plan_chat` does."""
-    require_readable(engine, sum(len(prompt) for prompt in body.prompts if isinstance(prompt, str)))
+    for prompt in body.prompts:
+        if isinstance(prompt, str):
+            require_readable(engine, "prompt", len(prompt))
     scored = body.echo and body.wishes.top is not None
     if scored and not isinstance(engine, CanScore):
         raise bad("echo", "echo: this model tells no probabilities of prompts; leave out logprobs")
@@ -32,7 +34,7 @@ def plan_completion(engine: Engine, body: CompletionBody, voice: Voice) -> Compl
     prompts = tuple(_told(engine, prompt, body, scored=scored) for prompt in body.prompts)
     answers: list[GenerationRequest | ScoreRequest] = []
     for one in prompts:
-        answers += wished(engine, GenerationRequest(one.ids, stop=speech.stop), body.wishes, voice)
+        answers += wished(engine, GenerationRequest(one.ids, stop=speech.stop), body.wishes, voice, "prompt")
     top = max(body.wishes.top or 0, 1)
     owner, rank = body.wishes.owner, body.wishes.rank
     scores = [ScoreRequest(one.ids, 1, top, owner, rank) for one in prompts if one.scored]

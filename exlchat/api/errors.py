@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from exlchat.llm.constraint import ConstraintError
+from exlchat.llm.controls import CONTROLS
 from exlchat.llm.info import ModelError
 from exlchat.llm.request import RequestError
 from exlchat.untrusted.text import one_line, visible
@@ -64,9 +65,10 @@ def unknown_fields(names: Sequence[str]) -> ApiError:
     return bad(names[0], f"{said}; leave it out, or start the server without --strict-fields")
 
 
-def context_exceeded(prompt_tokens: int, context: int) -> ApiError:
+def context_exceeded(field: str, prompt_tokens: int, context: int) -> ApiError:
+    """`field` is what is too long."""
     return bad(
-        "messages",
+        field,
         f"This model's maximum context length is {context} tokens. However, the prompt has {prompt_tokens} tokens "
         "and an answer needs room for at least one; shorten it, or load the model with a larger --context",
         code="context_length_exceeded",
@@ -79,7 +81,9 @@ def told_error(error: Exception) -> ApiError:
         case ApiError():
             return error
         case RequestError() | ConstraintError():
-            return bad(None, str(error))
+            # Of a control of sampling the line begins with its name.
+            first = str(error).partition(" ")[0].strip(":")
+            return bad(first if first in CONTROLS else None, str(error))
         case ModelError():
             return ApiError(500, str(error), code="model_failed")
         case _:

@@ -197,6 +197,8 @@ def test_a_prompt_that_does_not_fit_is_refused_before_anything_is_sent(
             "messages[0].content",
         ),
         ({"logit_bias": {"word": 1}}, "logit_bias"),
+        ({"logit_bias": {"99999": 1}}, "logit_bias"),
+        ({"continue_final_message": True}, "continue_final_message"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
