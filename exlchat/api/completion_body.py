@@ -45,9 +45,7 @@ def read_completion_body(fields: Fields) -> CompletionBody:
     if suffix and echo:
         raise bad("echo", "echo: with a suffix the text does not go on from the prompt; leave one of them out")
     if suffix and not all(isinstance(one, str) for one in prompts):
-        raise bad(
-            "suffix", "suffix goes with prompts that are texts; put the tokens for filling in among the ids"
-        )
+        raise bad("suffix", "suffix goes with prompts that are texts; put the tokens for filling in among the ids")
     top = fields.whole(fields.first("logprobs", "n_probs"), None, 0, MOST_TOP)
     wishes = read_wishes(fields, top=top, usual_tokens=_USUAL_TOKENS)
     bos = fields.flag(fields.first("add_special_tokens", "add_bos_token"), default=True)

@@ -103,6 +103,25 @@ def test_an_answer_ends_by_itself_and_before_a_stop(client: openai.OpenAI, guide
     assert cut.choices[0].finish_reason == "stop"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_which_token_has_ended_it_is_told_where_the_client_named_it(
+    guide: Served, guide_engine: Engine, stream: bool
+) -> None:
+    ids = said_by(guide_engine, QUESTION, 12).token_ids
+    body = {"messages": QUESTION, "max_tokens": 100, "stream": stream, "return_token_ids": True}
+
+    def last(**more: object) -> dict[str, object]:
+        reply = guide.ask(CHAT, {**body, **more}).body.decode()
+        found = json.loads(reply.split("data: ")[-2] if stream else reply)["choices"][0]
+        return {name: found.get(name) for name in ("finish_reason", "stop_reason")}
+
+    # The first place of an id that comes once.
+    place = next(number for number, one in enumerate(ids) if number > 3 and ids.index(one) == number)
+    assert last(stop_token_ids=[ids[place], 7]) == {"finish_reason": "stop", "stop_reason": ids[place]}
+    # The model's own end is nobody's id.
+    assert last() == {"finish_reason": "stop", "stop_reason": None}
+
+
 def test_several_answers_have_seeds_of_their_own(client: openai.OpenAI) -> None:
     def asked(seed: int, n: int) -> list[str | None]:
         reply = client.chat.completions.create(
