@@ -16,7 +16,7 @@ from exlchat.llm.events import Event, Finished, GenerationStats, TextDelta
 from exlchat.llm.port import Engine, Failed, Handle, Running
 from exlchat.llm.request import GenerationRequest
 from tests.server.client_table import ClientTable, UntriedError, read_table
-from tests.server.clients import FEATURES, feature, wanted
+from tests.server.clients import FEATURES, LiteLlm, feature, wanted
 from tests.server.served import Served, serving
 
 PAGE = Path(__file__).parents[2] / "docs" / "clients" / "README.md"
@@ -77,6 +77,23 @@ def test_a_client_can(
     seen.begins(*cell)
     found(served, tmp_path)
     seen.passed(*cell)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::ResourceWarning")
+def test_litellm_asks_by_its_other_names(guide: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's has a client of its own, and that of texts is asked for probabilities of the prompt."""
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    import litellm
+
+    assert (
+        "EXL2" in LiteLlm.ask(guide, model="hosted_vllm/guide", api_key=None, max_tokens=9).choices[0].message.content
+    )
+    pieces = LiteLlm.ask(guide, model="hosted_vllm/guide", max_tokens=9, stream=True)
+    assert "EXL2" in "".join(one.choices[0].delta.content or "" for one in pieces)
+    told = {"echo": True, "logprobs": 1, "max_tokens": 2, "api_base": guide.url, "api_key": "any"}
+    text = litellm.text_completion(model="text-completion-openai/guide", prompt="Once upon", **told)
+    assert text.choices[0].text.startswith("Once upon")
+    assert text.choices[0].logprobs.token_logprobs[0] is None
 
 
 def test_the_table_of_the_docs_is_what_was_seen(seen: ClientTable, request: pytest.FixtureRequest) -> None:
