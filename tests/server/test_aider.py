@@ -29,8 +29,9 @@ def aider(served: Served, folder: Path, *arguments: str, metadata: Any = None, s
         *("--no-git", "--no-pretty", "--no-check-update", "--no-show-model-warnings", "--analytics-disable"),
         *("--map-tokens", "0", "--yes-always", "--edit-format", "ask", *arguments),
     ]
-    # It looks for the price list of litellm on the net, unless it is told to take its own.
-    environment = {**os.environ, "HOME": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    # It looks for lists of prices on the net, and waits as long as that takes: nothing but this machine is asked.
+    nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
+    environment = {**os.environ, **nowhere, "HOME": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
