@@ -4,7 +4,7 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test test-long ext wheel check lint types imports format guide architectures tables pins setup setup-dev
+.PHONY: help chat test test-long ext wheel check lint types imports format guide architectures clients tables pins setup setup-dev
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ guide: setup-dev ## make the corpus, train and pack the bundled model again (nee
 
 architectures: setup-dev ## test every architecture and write the errors into docs/architectures.md
 	@$(BIN)/python -m pytest -q tests/engine/test_families.py -k transformers --error-table docs/architectures.md
+
+clients: setup-dev ## have real clients ask the server and write what they did into docs/clients/README.md
+	@$(BIN)/python -m pytest -q tests/server/test_clients.py --client-table docs/clients/README.md
 
 tables: setup-dev ## write the tables of keys, commands and settings into docs
 	@$(BIN)/python tools/tables.py

@@ -32,10 +32,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`make architectures` writes a table into the docs; kills take longer than a run that is to be fast."""
+    """Two targets of make write tables into the docs; kills take longer than a run that is to be fast."""
     parser.addoption("--kills", type=int, default=12, help="how often writers are killed (tests/chat/test_kills.py)")
     parser.addoption("--long", action="store_true", help="also what is marked long, and sweeps whole: `make test-long`")
     parser.addoption("--error-table", help="page that gets the errors of all architectures")
+    parser.addoption("--client-table", help="page that gets what each client of the server was seen to do")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -151,13 +151,16 @@ def _goes_on(fields: Fields, messages: tuple[Turn, ...]) -> bool:
     last = messages[-1].role == "assistant"
     new_turn = fields.flag("add_generation_prompt", default=not last)
     goes_on = fields.flag("continue_final_message", default=last and not new_turn)
+    if goes_on and not last:
+        raise bad(
+            "continue_final_message",
+            "continue_final_message: the last message is not the assistant's, so nothing can go on; leave it out",
+        )
     if goes_on and new_turn:
         raise bad(
             "add_generation_prompt",
             "continue_final_message goes on with a turn, and add_generation_prompt begins one; leave one of them out",
         )
-    if goes_on and not last:
-        raise bad("continue_final_message", "the last message is not the assistant's, so nothing can go on with it")
     return goes_on
 
 

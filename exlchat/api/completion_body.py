@@ -25,6 +25,7 @@ class CompletionBody:
         model: as it is called there; empty for the one that is loaded.
         prompts: texts, or ids.
         wishes: as of both endpoints.
+        suffix: what stands behind the answer, which fills in between; empty for an answer that goes on.
         echo: whether each text begins with its prompt.
         bos: whether a text is put behind the token that the model's texts begin with.
     """
@@ -32,6 +33,7 @@ class CompletionBody:
     model: str
     prompts: tuple[Prompt, ...]
     wishes: Wishes
+    suffix: str = ""
     echo: bool = False
     bos: bool = True
 
@@ -39,12 +41,15 @@ class CompletionBody:
 def read_completion_body(fields: Fields) -> CompletionBody:
     """Raises `ApiError` for a field that cannot be. What of them was not read, `fields.ignored` says then."""
     prompts = _prompts(fields)
-    if fields.text("suffix"):
-        raise bad("suffix", "suffix: nothing is filled in here; write the tokens for that into the prompt")
+    suffix, echo = fields.text("suffix"), fields.flag("echo")
+    if suffix and echo:
+        raise bad("echo", "echo: with a suffix the text does not go on from the prompt; leave one of them out")
+    if suffix and not all(isinstance(one, str) for one in prompts):
+        raise bad("suffix", "suffix goes with prompts that are texts; put the tokens for filling in among the ids")
     top = fields.whole(fields.first("logprobs", "n_probs"), None, 0, MOST_TOP)
     wishes = read_wishes(fields, top=top, usual_tokens=_USUAL_TOKENS)
     bos = fields.flag(fields.first("add_special_tokens", "add_bos_token"), default=True)
-    return CompletionBody(fields.text("model"), prompts, wishes, fields.flag("echo"), bos)
+    return CompletionBody(fields.text("model"), prompts, wishes, suffix, echo, bos)
 
 
 def _prompts(fields: Fields) -> tuple[Prompt, ...]:

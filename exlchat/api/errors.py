@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from exlchat.llm.constraint import ConstraintError
+from exlchat.llm.controls import CONTROLS
 from exlchat.llm.info import ModelError
 from exlchat.llm.request import RequestError
 from exlchat.untrusted.text import one_line, visible
@@ -57,9 +59,16 @@ def bad(param: str | None, message: str, *, code: str | None = None) -> ApiError
     return ApiError(400, message, param=param, code=code)
 
 
-def context_exceeded(prompt_tokens: int, context: int) -> ApiError:
+def unknown_fields(names: Sequence[str]) -> ApiError:
+    """At least one; where a server is strict."""
+    said = f"{names[0]} means nothing here" if len(names) == 1 else f"{', '.join(names)} mean nothing here"
+    return bad(names[0], f"{said}; leave it out, or start the server without --strict-fields")
+
+
+def context_exceeded(field: str, prompt_tokens: int, context: int) -> ApiError:
+    """`field` is what is too long."""
     return bad(
-        "messages",
+        field,
         f"This model's maximum context length is {context} tokens. However, the prompt has {prompt_tokens} tokens "
         "and an answer needs room for at least one; shorten it, or load the model with a larger --context",
         code="context_length_exceeded",
@@ -72,7 +81,9 @@ def told_error(error: Exception) -> ApiError:
         case ApiError():
             return error
         case RequestError() | ConstraintError():
-            return bad(None, str(error))
+            # Of a control of sampling the line begins with its name.
+            first = str(error).partition(" ")[0].strip(":")
+            return bad(first if first in CONTROLS else None, str(error))
         case ModelError():
             return ApiError(500, str(error), code="model_failed")
         case _:

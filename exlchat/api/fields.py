@@ -42,14 +42,17 @@ class Fields:
         self._values = values
         self._where = where
         self._asked: set[str] = set()
+        self._nested: dict[str, Fields] = {}
 
     def __contains__(self, name: str) -> bool:
         return self._values.get(name) is not None
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """The names that nobody has asked for."""
-        left = [one_line(storable(name), _SHOWN) for name in self._values if name not in self._asked]
+        """The names that nobody has asked for, also within objects that were read."""
+        unread = [name for name in self._values if name in self and name not in self._asked]
+        left = [self._where + one_line(storable(name), _SHOWN) for name in unread]
+        left += [name for one in self._nested.values() for name in one.ignored]
         return tuple(sorted(left)[:_MOST_NAMED])
 
     def raw(self, name: str) -> Any:
@@ -92,7 +95,7 @@ class Fields:
 
     def nested(self, name: str) -> Fields:
         """An object within this one, to be read; an empty one where there is none."""
-        return Fields(self.mapping(name), f"{self._where}{name}.")
+        return self._nested.setdefault(name, Fields(self.mapping(name), f"{self._where}{name}."))
 
     def listed(self, name: str) -> list[Any] | None:
         return self._of(name, None, "a list", lambda value: value if isinstance(value, list) else None)

@@ -25,7 +25,7 @@ from exlchat.chat.prompt.ids import CHARACTERS_A_TOKEN, PromptMessage, most_char
 from exlchat.chat.prompt_format import PromptFormat
 from exlchat.llm.events import Finished
 from exlchat.llm.port import Engine
-from exlchat.llm.request import GenerationRequest, Rank
+from exlchat.llm.request import GenerationRequest
 from exlchat.llm.sampling import SamplingSettings
 
 
@@ -77,9 +77,9 @@ def prompt_of(model: ChatModel, body: ChatBody, voice: Voice) -> ChatPrompt:
         ApiError: the template refuses the messages, or they cannot fit into the context.
     """
     _, speech = body.wishes.with_voice(voice)
-    require_readable(model.engine, _characters(body) + len(voice.system))
-    for text in (speech.negative, speech.begin):
-        require_readable(model.engine, len(text))
+    require_readable(model.engine, "messages", _characters(body) + len(voice.system))
+    for name, text in (("negative_prompt", speech.negative), ("messages", speech.begin)):
+        require_readable(model.engine, name, len(text))
     try:
         shape = model.format(voice.template)
         # A call that has to come is not thought about.
@@ -118,18 +118,20 @@ def plan_chat(model: ChatModel, body: ChatBody, voice: Voice) -> ChatPlan:
         )
     except PromptError as error:
         raise bad("messages", str(error)) from None
-    requests = wished(engine, request, body.wishes, voice)
+    requests = wished(engine, request, body.wishes, voice, "messages")
     return ChatPlan(requests, replace(begun, marks=marks), shown, _before(body), call.reader)
 
 
-def require_readable(engine: Engine, characters: int) -> None:
+def require_readable(engine: Engine, field: str, characters: int) -> None:
     """Refuses what cannot fit before it is encoded, which takes minutes of megabytes and cannot be stopped."""
     if characters > most_characters(engine.info.max_seq_len):
-        raise context_exceeded(characters // CHARACTERS_A_TOKEN, engine.info.max_seq_len)
+        raise context_exceeded(field, characters // CHARACTERS_A_TOKEN, engine.info.max_seq_len)
 
 
-def wished(engine: Engine, request: GenerationRequest, wishes: Wishes, voice: Voice) -> tuple[GenerationRequest, ...]:
-    """A request of a prompt, as it is wished for, once for each answer.
+def wished(
+    engine: Engine, request: GenerationRequest, wishes: Wishes, voice: Voice, field: str
+) -> tuple[GenerationRequest, ...]:
+    """A request of a prompt, as it is wished for, once for each answer. `field` is what the prompt was made of.
 
     Raises:
         ApiError: there is no room for an answer, or wishes contradict each other.
@@ -138,14 +140,14 @@ def wished(engine: Engine, request: GenerationRequest, wishes: Wishes, voice: Vo
     sampling, speech = wishes.with_voice(voice)
     prompt, context, most = len(request.prompt_ids), engine.info.max_seq_len, wishes.most(voice)
     if prompt + (most != 0) > context:
-        raise context_exceeded(prompt, context)
+        raise context_exceeded(field, prompt, context)
     room = context - prompt if most is None else min(most, context - prompt)
     found = replace(
         request,
         sampling=sampling,
         max_new_tokens=most,
         owner=wishes.owner,
-        rank=Rank.API,
+        rank=wishes.rank,
         banned=speech.ban,
         min_new_tokens=room if wishes.to_the_end else min(speech.min_tokens, room),
         # What the whole answer has to be goes before what a call in it has to be.

@@ -32,6 +32,7 @@ class Telling:
         token_ids: whether ids are told.
         include_usage: whether a stream ends with its counts.
         stops: texts that end an answer.
+        stop_ids: tokens that do, as the client has named them.
     """
 
     model: TextModel
@@ -39,6 +40,7 @@ class Telling:
     token_ids: bool = False
     include_usage: bool = False
     stops: tuple[str, ...] = ()
+    stop_ids: frozenset[int] = frozenset()
 
     def ending(self, finished: Finished | None) -> dict[str, Any]:
         """Why an answer has ended; nothing of one that goes on."""
@@ -49,6 +51,8 @@ class Telling:
             found["stop_reason"] = "repeating"
         elif finished.reason == "stop_string":
             found["stop_reason"] = self._stop(finished)
+        elif finished.stop_id in self.stop_ids:
+            found["stop_reason"] = finished.stop_id
         return found
 
     def _stop(self, finished: Finished) -> str | None:
@@ -61,7 +65,8 @@ class Telling:
 def telling(model: TextModel, wishes: Wishes, stops: Sequence[str | int]) -> Telling:
     names = None if wishes.top is None else TokenNames(speller(model), wishes.top, by_id=wishes.named_by_id)
     texts = tuple(one for one in stops if isinstance(one, str))
-    return Telling(model, names, wishes.token_ids, wishes.include_usage, texts)
+    ids = frozenset(one for one in wishes.speech.get("stop", ()) if isinstance(one, int))
+    return Telling(model, names, wishes.token_ids, wishes.include_usage, texts, ids)
 
 
 def chances_of(delta: TextDelta) -> Chances:

@@ -23,9 +23,7 @@ def tokenize(fields: Fields, find: FindSpeaker) -> dict[str, Any]:
     speaker = find(fields.text("model"))
     engine = speaker.model.engine
     if "content" in fields:
-        ids = _encoded(
-            speaker, fields.text("content"), fields, front=fields.flag("add_special"), special="parse_special"
-        )
+        ids = _encoded(speaker, "content", fields, front=fields.flag("add_special"), special="parse_special")
         if fields.flag("with_pieces"):
             return {
                 "tokens": [{"id": one, "piece": piece} for one, piece in zip(ids, _pieces(speaker, ids), strict=True)]
@@ -35,7 +33,7 @@ def tokenize(fields: Fields, find: FindSpeaker) -> dict[str, Any]:
         ids = list(prompt_of(speaker.model, _chat(fields), speaker.voice).ids)
     else:
         front = fields.flag("add_special_tokens", default=True)
-        ids = _encoded(speaker, fields.text("prompt"), fields, front=front, special=None)
+        ids = _encoded(speaker, "prompt", fields, front=front, special=None)
     told = {"count": len(ids), "max_model_len": engine.info.max_seq_len, "tokens": ids}
     return {**told, "token_strs": _pieces(speaker, ids)} if fields.flag("return_token_strs") else told
 
@@ -53,7 +51,7 @@ def encode(fields: Fields, find: FindSpeaker) -> dict[str, Any]:
         ids = list(prompt_of(speaker.model, _chat(fields, "text"), speaker.voice).ids)
     else:
         front = fields.flag("add_bos_token", default=True)
-        ids = _encoded(speaker, fields.text("text"), fields, front=front, special="encode_special_tokens")
+        ids = _encoded(speaker, "text", fields, front=front, special="encode_special_tokens")
     return {"tokens": ids, "length": len(ids)}
 
 
@@ -78,9 +76,9 @@ def _chat(fields: Fields, name: str = "messages") -> ChatBody:
     return ChatBody("", read_messages(fields, name), Wishes(), variables=template_variables(fields))
 
 
-def _encoded(speaker: Speaker, text: str, fields: Fields, *, front: bool, special: str | None) -> list[int]:
-    engine = speaker.model.engine
-    require_readable(engine, len(text))
+def _encoded(speaker: Speaker, name: str, fields: Fields, *, front: bool, special: str | None) -> list[int]:
+    engine, text = speaker.model.engine, fields.text(name)
+    require_readable(engine, name, len(text))
     bos = engine.info.bos_token
     before = engine.encode(bos) if front and bos and not text.startswith(bos) else []
     return [*before, *engine.encode(text, special=special is None or fields.flag(special, default=True))]

@@ -13,9 +13,11 @@ from exlchat.api.sampling_fields import read_sampling
 from exlchat.api.voice import Voice
 from exlchat.chat.answer_options import DRAFTS, AnswerOptions
 from exlchat.llm.limits import LARGEST_SEED, MOST_ANSWERS
+from exlchat.llm.request import Rank
 from exlchat.llm.sampling import SamplingSettings
 
-MOST_STOPS = 16
+MOST_STOPS = 128
+"""OpenAI has 4; SillyTavern sends a text for each name of a group, continue.dev those of a template and a language."""
 MOST_TOP = 20
 """Likeliest tokens that are told of a place."""
 _MOST_BANNED = 1_000
@@ -47,6 +49,7 @@ class Wishes:
         token_ids: whether ids are told, of the prompt and of each token.
         named_by_id: whether tokens are named by their ids where probabilities are told.
         owner: who asks, for the pages of the cache.
+        rank: who goes first.
     """
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -61,6 +64,7 @@ class Wishes:
     token_ids: bool = False
     named_by_id: bool = False
     owner: str = ""
+    rank: Rank = Rank.API
 
     def with_voice(self, voice: Voice) -> tuple[SamplingSettings, AnswerOptions]:
         """Raises `ApiError`: values that contradict each other."""
@@ -108,7 +112,14 @@ def read_wishes(fields: Fields, *, top: int | None, usual_tokens: int | None = N
         token_ids=fields.flag(fields.first("return_token_ids", "return_tokens")),
         named_by_id=fields.flag("return_tokens_as_token_ids"),
         owner=fields.text(fields.first("owner", "user"))[:_LONGEST_OWNER],
+        rank=_rank(fields),
     )
+
+
+def _rank(fields: Fields) -> Rank:
+    """By vLLM's `priority`, where more means later. Nobody who asks from outside goes before the screen."""
+    later = fields.whole("priority", 0, 0) or 0
+    return Rank(min(Rank.API + later, Rank.IDLE))
 
 
 def _max_tokens(fields: Fields, usual: int | None) -> int | None:

@@ -128,14 +128,16 @@ class BulkRun:
     def _repeatable(
         self, line: Line, index: int, request: GenerationRequest | ScoreRequest
     ) -> GenerationRequest | ScoreRequest:
+        # A line may wait for the others, and go before nobody who asks by himself.
+        rank = max(request.rank, Rank.BULK)
         if isinstance(request, ScoreRequest):
-            return replace(request, rank=Rank.BULK)
+            return replace(request, rank=rank)
         seed = request.seed
         if seed is None:
             # The same whenever it is asked, and whatever was before it.
             asked = hashlib.sha256(f"{line.digest} {line.id} {index}".encode()).digest()
             seed = int.from_bytes(asked[:8]) % (LARGEST_SEED + 1)
-        return replace(request, seed=seed, keep_pages=False, rank=Rank.BULK)
+        return replace(request, seed=seed, keep_pages=False, rank=rank)
 
     def _sink(self, place: int, index: int) -> Callable[[Event | Scored | Failed], None]:
         return lambda event: self._told.put((place, index, event))

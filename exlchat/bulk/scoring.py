@@ -58,10 +58,10 @@ def ask_score(fields: Fields, find: FindSpeaker) -> Asked:
     engine = speaker.model.engine
     if not isinstance(engine, CanScore):
         raise bad("text", "this model does not tell how likely a text is; load one here")
-    require_readable(engine, len(text))
+    require_readable(engine, "text", len(text))
     ids = prompt_ids_of(engine, text, bos=True)
     if len(ids) > engine.info.max_seq_len:
-        raise context_exceeded(len(ids), engine.info.max_seq_len)
+        raise context_exceeded("text", len(ids), engine.info.max_seq_len)
     if len(ids) < 2:
         raise bad("text", "the text is one token; there is nothing before it that could make it likely")
     reply = ScoreReply(speaker.name, len(ids))

@@ -72,7 +72,7 @@ class Finished:
     """The last event. `token_ids` are all generated ids without the stop token; `text` is all text shown.
 
     `chances` are those of the ids, where they were asked for. `healed` tokens at the end of the prompt were replaced by
-    the first ones of `token_ids`.
+    the first ones of `token_ids`. `stop_id` is the token that ended it, where one was drawn.
     """
 
     reason: FinishReason
@@ -81,6 +81,7 @@ class Finished:
     token_ids: tuple[int, ...]
     chances: tuple[PlaceChances, ...] = ()
     healed: int = 0
+    stop_id: int | None = None
 
 
 Event = PrefillProgress | TextDelta | Finished

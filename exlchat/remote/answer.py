@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from exlchat.llm.events import FinishReason, PlaceChances, PrefillProgress, TokenChance
-from exlchat.llm.request import GenerationRequest, RequestError
+from exlchat.llm.request import GenerationRequest, Rank, RequestError
 from exlchat.remote.address import RemoteError
 from exlchat.remote.fields import constraint_fields, length_fields, sampling_fields
 from exlchat.remote.server import Server
@@ -61,6 +61,9 @@ def asked(server: Server, request: GenerationRequest, seed: int) -> tuple[str, d
         **constraint_fields(server.kind, request.constraint, chat=server.level == "messages"),
         **length_fields(server.kind, request, most),
     }
+    if server.kind == "exlchat" and request.rank > Rank.API:
+        # vLLM knows it as well, and refuses it unless it was started to.
+        body["priority"] = request.rank - Rank.API
     if server.kind == "openai" and server.level == "messages":
         # Their newer models know one of the two alone, and everybody's older ones the other.
         body.pop("max_tokens") if request.max_new_tokens is None else None

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
@@ -127,6 +127,8 @@ class _Request:
                 speaker = await self._entered(stack.enter_async_context(desk.speaker(name)), stream=stream)
                 asked = await desk.in_thread(lambda: self._ask(fields, lambda _: speaker))
                 self._record.model, self._record.ignored = speaker.name, asked.ignored
+                desk.allow(asked.ignored)
+                desk.book(ticket, len(asked.requests))
                 await desk.in_thread(lambda: ticket.submit(speaker.model.engine, asked.requests))
                 await self._tell(asked, ticket)
 
@@ -145,7 +147,7 @@ class _Request:
         return task.result()
 
     async def _tell(self, asked: Asked, ticket: Ticket) -> None:
-        headers = _told_ignored(asked)
+        headers = told_ignored(asked.ignored)
         if not asked.stream:
             while not asked.reply.ended:
                 self._taken(asked, await ticket.events(SILENCE_SECONDS))
@@ -207,6 +209,7 @@ class _Request:
         return ": thinking of a word\n\n"
 
 
-def _told_ignored(asked: Asked) -> dict[str, str]:
-    names = [name for name in asked.ignored if name.isascii() and name.isprintable()]
+def told_ignored(ignored: Sequence[str]) -> dict[str, str]:
+    """The header that names fields which mean nothing here."""
+    names = [name for name in ignored if name.isascii() and name.isprintable()]
     return {"x-exlchat-ignored": ", ".join(names)} if names else {}

@@ -108,10 +108,11 @@ async def _no_embeddings(_: Request) -> Response:
 
 def _refused(request: Request, error: Exception) -> Response:
     """Every refusal has the same form, also of paths that there are not."""
+    allowed = {}
     if isinstance(error, HTTPException):
-        path = one_line(request.url.path, 80)
-        what = f"{request.method} {path}: {'there is no such path here' if error.status_code == 404 else error.detail}"
-        told = ApiError(error.status_code, what)
+        allowed = dict(error.headers or {})
+        why = "there is no such path here" if error.status_code == 404 else f"ask it by {allowed.get('Allow', 'GET')}"
+        told = ApiError(error.status_code, f"{request.method} {one_line(request.url.path, 80)}: {why}")
     else:
         told = told_error(error)
-    return JSONResponse(told.body(), told.status, told.headers())
+    return JSONResponse(told.body(), told.status, {**told.headers(), **allowed})

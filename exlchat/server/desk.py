@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from copy import copy
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from exlchat.api.asked import Speaker
 from exlchat.api.chat_model import ChatModel
-from exlchat.api.errors import ApiError
+from exlchat.api.errors import ApiError, bad, unknown_fields
 from exlchat.api.head import fingerprint
 from exlchat.api.models import model_entry, model_list, tabby_model
 from exlchat.api.said import SaidBefore
@@ -30,7 +30,7 @@ from exlchat.untrusted.text import one_line
 _T = TypeVar("_T")
 
 MOST_WAITING = 256
-"""Requests at a time; more are told to come again."""
+"""Answers at a time, of all requests together; more are told to come again."""
 _THREADS = 4
 """For templates, tokenizers and grammars, which must not hold up the loop."""
 _STILL_SECONDS = 10.0
@@ -47,6 +47,7 @@ class Desk:
         floor: lends them to requests.
         templates: the folder of the user's own prompt formats; `None` knows none.
         any_name: whether the first model answers to names that there are not.
+        strict_fields: whether a field that means nothing here is a mistake.
         unload_after: seconds without a request after which the model gives its memory back; `None` never.
     """
 
@@ -57,10 +58,12 @@ class Desk:
         *,
         templates: Path | None = None,
         any_name: bool = False,
+        strict_fields: bool = False,
         unload_after: float | None = None,
     ) -> None:
         self._house, self._floor = house, floor
         self._templates, self._any_name, self._unload_after = templates, any_name, unload_after
+        self._strict_fields = strict_fields
         self._said = SaidBefore()
         self._chat: ChatModel | None = None
         self._infos: dict[str, ModelInfo] = {}
@@ -81,6 +84,11 @@ class Desk:
     def waiting(self) -> int:
         """Those of them of which the engine has said nothing yet."""
         return sum(not one.begun for one in self._tickets)
+
+    @property
+    def answers(self) -> int:
+        """Of all these requests that have not ended: one client may ask for many at once."""
+        return sum(one.left for one in self._tickets)
 
     @property
     def name(self) -> str:
@@ -146,7 +154,14 @@ class Desk:
     def measured(self) -> str:
         """For `/metrics`."""
         waiting = self.waiting
-        return self.metrics.text(self._floor.engine, running=self.running - waiting, waiting=waiting)
+        return self.metrics.text(
+            self._floor.engine, running=self.running - waiting, waiting=waiting, answers=self.answers
+        )
+
+    def allow(self, ignored: Sequence[str]) -> None:
+        """Raises `ApiError` where fields that mean nothing here are a mistake."""
+        if self._strict_fields and ignored:
+            raise unknown_fields(ignored)
 
     async def watch(self) -> None:
         """Unloads what nobody uses; for as long as the server is there."""
@@ -163,13 +178,7 @@ class Desk:
         """For the answers of one request, which are cancelled behind it, however it ends. Raises `ApiError`."""
         if self.stopping:
             raise ApiError(503, _STOPPING, code="stopping", retry_after=10)
-        if len(self._tickets) >= MOST_WAITING:
-            raise ApiError(
-                429,
-                f"{MOST_WAITING} requests wait already; ask again later",
-                code="rate_limit_exceeded",
-                retry_after=5,
-            )
+        self._require_room(1)
         ticket = Ticket(self._tick)
         self._tickets[ticket] = record
         try:
@@ -177,6 +186,26 @@ class Desk:
         finally:
             del self._tickets[ticket]
             ticket.cancel()
+
+    def book(self, ticket: Ticket, answers: int) -> None:
+        """Takes room for all that a request asks for, before the engine is asked. Raises `ApiError`: there is none."""
+        if answers > MOST_WAITING:
+            raise bad(
+                None,
+                f"the request asks for {answers:,} answers, and {MOST_WAITING} is most at a time; send fewer prompts, "
+                "or a smaller n",
+            )
+        self._require_room(answers - ticket.left)
+        ticket.left = answers
+
+    def _require_room(self, answers: int) -> None:
+        if self.answers + answers > MOST_WAITING:
+            raise ApiError(
+                429,
+                f"{self.answers} answers are asked for already, and {MOST_WAITING} is most; ask again later",
+                code="rate_limit_exceeded",
+                retry_after=5,
+            )
 
     def still_for(self) -> float:
         """Seconds since the engine last said something to somebody who waits; 0 while it has nothing to do."""

@@ -59,16 +59,17 @@ class Metrics:
         self._tokens["accepted"] += stats.accepted
         self._first_token.add(stats.time_to_first_token)
 
-    def text(self, engine: Engine | None, *, running: int, waiting: int) -> str:
+    def text(self, engine: Engine | None, *, running: int, waiting: int, answers: int) -> str:
         """All of it.
 
         Args:
             engine: the one that is loaded, if any.
             running, waiting: requests that are answered now, and those that wait for it.
+            answers: of all of them, that have not ended.
         """
-        return "".join(f"{line}\n" for line in (*self._own(running, waiting), *_of_engine(engine)))
+        return "".join(f"{line}\n" for line in (*self._own(running, waiting, answers), *_of_engine(engine)))
 
-    def _own(self, running: int, waiting: int) -> Iterator[str]:
+    def _own(self, running: int, waiting: int, answers: int) -> Iterator[str]:
         yield from _told("exlchat_requests_total", "counter", "Requests that have ended, by path and status.")
         for (path, code), many in sorted(self._requests.items()):
             yield f'exlchat_requests_total{{path="{path}",code="{code}"}} {many}'
@@ -78,6 +79,8 @@ class Metrics:
         yield f"exlchat_requests_running {running}"
         yield from _told("exlchat_requests_waiting", "gauge", "Requests that wait for the engine.")
         yield f"exlchat_requests_waiting {waiting}"
+        yield from _told("exlchat_answers_open", "gauge", "Answers of these requests that have not ended.")
+        yield f"exlchat_answers_open {answers}"
         yield from _told("exlchat_prompt_tokens_total", "counter", "Tokens of prompts, and where they came from.")
         for source in ("computed", "memory"):
             yield f'exlchat_prompt_tokens_total{{source="{source}"}} {self._tokens[source]}'

@@ -36,6 +36,8 @@ class Ticket:
         self._handles: list[Handle] = []
         self._cancelled = self._resting = False
         self._open = 0
+        self.left = 1
+        """Answers that were asked for and have not ended; one at least while the ticket is held."""
         self.begun = False
         """Whether the engine has said anything."""
 
@@ -97,6 +99,7 @@ class Ticket:
             if isinstance(event, Finished | Scored | Failed):
                 with self._lock:
                     self._open -= 1
+                    self.left = max(self.left - 1, 1)
             self._tell((index, event))
             if len(self._told) > MOST_HELD:
                 self._rest()

@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from exlchat.api.asked import FindSpeaker
 from exlchat.api.fields import Fields, read_body
-from exlchat.server.answering import whole_body
+from exlchat.server.answering import told_ignored, whole_body
 from exlchat.server.desk import Desk
 from exlchat.server.sending import send_json
 
@@ -23,10 +23,11 @@ class Working:
         self._desk, self._work = desk, work
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del scope
         data = await whole_body(receive)
         desk = self._desk
         fields = await desk.in_thread(lambda: read_body(data))
         async with desk.speaker(fields.text("model")) as speaker:
             found = await desk.in_thread(lambda: self._work(fields, lambda _: speaker))
-        await send_json(send, 200, found)
+        scope["record"].ignored = fields.ignored
+        desk.allow(fields.ignored)
+        await send_json(send, 200, found, told_ignored(fields.ignored))

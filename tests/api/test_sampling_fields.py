@@ -176,7 +176,7 @@ def test_of_nothing_the_likeliest_is_left() -> None:
         ({"order": ["nothing"]}, "order"),
         ({"stop_token_ids": ["x"]}, "stop_token_ids"),
         ({"stop": 7}, "stop"),
-        ({"stop": ["a"] * 9, "stop_sequence": [str(n) for n in range(16)]}, "stop"),
+        ({"stop": ["a"] * 9, "stop_sequence": [str(n) for n in range(128)]}, "stop"),
         ({"json_schema": {"type": "object"}, "regex": "a+"}, "regex"),
         ({"regex": 7}, "regex"),
         ({"guided_choice": ["a\nb"]}, "guided_choice"),

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from exlchat.api.chat_body import read_chat_body
+from exlchat.api.chat_model import ChatModel
 from exlchat.api.fields import Fields
 from exlchat.api.plan import plan_chat
 from exlchat.bulk.running import EngineFailedError
 from exlchat.llm.events import Event, Finished, Scored
 from exlchat.llm.info import ModelError
 from exlchat.llm.port import CanScore, Engine, Failed, Handle
-from exlchat.llm.request import GenerationRequest, ScoreRequest
+from exlchat.llm.request import GenerationRequest, Rank, ScoreRequest
 from tests.bulk.conftest import Runner
 
 QUESTIONS = [
@@ -188,3 +189,34 @@ def test_an_engine_that_answers_nothing_any_more_ends_the_run(runner: Runner) ->
     whole = runner.run(*requests)
     assert [one["custom_id"] for one in whole] == [one["id"] for one in requests]
     assert {one["response"]["status_code"] for one in whole} == {200}
+
+
+def test_a_line_goes_before_nobody_who_asks_by_himself(runner: Runner) -> None:
+    """Whatever it says of itself, the engine is asked with the rank of a run, or behind it."""
+    asked = _Noted(runner.speaker.model.engine)
+    noting = replace(runner, speaker=replace(runner.speaker, model=ChatModel(asked)))  # type: ignore[arg-type]
+    told = {"echo": True, "logprobs": 1, "max_tokens": 1}
+    noting.run(
+        {"id": "plain", "prompt": "hi", "max_tokens": 1},
+        {"id": "first", "prompt": "ho", "max_tokens": 1, "priority": 0},
+        {"id": "last", "prompt": "hu", "max_tokens": 1, "priority": 2},
+        {"id": "scored", "url": "/v1/completions", "body": {"prompt": "The keys", **told, "priority": 5}},
+    )
+    assert sorted(asked.ranks) == [Rank.BULK, Rank.BULK, Rank.IDLE, Rank.IDLE, Rank.IDLE]
+    refused = noting.run({"id": "before", "prompt": "hi", "priority": -1}, name="refused")
+    assert refused[0]["response"]["status_code"] == 400
+
+
+class _Noted:
+    """An engine, and the ranks of all that it was asked."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.ranks: list[Rank] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def submit(self, request: GenerationRequest | ScoreRequest, sink: Callable[[Any], None]) -> Handle:
+        self.ranks.append(request.rank)
+        return self._engine.submit(request, sink)

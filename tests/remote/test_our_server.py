@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from exlchat import engine, paths
+from exlchat.chat.prompt_format import choose_format
 from exlchat.llm.events import Finished
-from exlchat.llm.port import Engine
-from exlchat.llm.request import GenerationRequest
+from exlchat.llm.port import Engine, Handle
+from exlchat.llm.request import GenerationRequest, Rank
 from exlchat.llm.sampling import SamplingSettings
 from exlchat.remote.address import Address, Remote
 from exlchat.remote.engine import RemoteEngine, connect
@@ -68,3 +70,34 @@ def test_a_second_turn_reads_what_is_new(there: RemoteEngine, local: Engine) -> 
     more = local.encode("<|im_end|>\n<|im_start|>user\nMore?<|im_end|>\n<|im_start|>assistant\n")
     second = answer(there, [*ids, *first.token_ids, *more], 4)
     assert second.stats.cached_tokens >= len(ids) - 1
+
+
+class _Noted:
+    """The model of a server, and the ranks of all that it was asked."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.ranks: list[Rank] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def submit(self, request: GenerationRequest, sink: Callable[[Any], None]) -> Handle:
+        self.ranks.append(request.rank)
+        return self._engine.submit(request, sink)
+
+
+@pytest.mark.parametrize("level", ["ids", "messages"])
+def test_who_steps_back_here_steps_back_there(local: Engine, level: str) -> None:
+    """A run of a file, or a title, does not go before somebody else who asks that server."""
+    noted = _Noted(local)
+    with serving(noted) as served:  # type: ignore[arg-type]
+        there = connect(Remote("ours", Address.parse(served.url), level=level))
+        ids = there.encode("<s><|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
+        if level == "messages":
+            form = choose_format(there.info, None)[0]
+            ids = there.encode(form.render([{"role": "user", "content": "Hi"}], bos_token="", eos_token=""))
+        for rank in Rank:
+            *_, last = there.generate(GenerationRequest(tuple(ids), sampling=GREEDY, max_new_tokens=1, rank=rank))
+            assert isinstance(last, Finished)
+    assert noted.ranks == [Rank.API, Rank.API, Rank.BULK, Rank.IDLE]

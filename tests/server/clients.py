@@ -339,8 +339,6 @@ def feature(client: str, name: str) -> Feature | None:
     return found
 
 
-def table() -> str:
-    """What the run shows, as docs/clients.md has it."""
-    rows = [["client", *FEATURES], ["---"] * (1 + len(FEATURES))]
-    rows += [[name, *("yes" if feature(name, one) else "-" for one in FEATURES)] for name in CLIENTS]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+def wanted() -> dict[str, list[str]]:
+    """Of each client, by the name of its package, what is tried."""
+    return {client: [one for one in FEATURES if feature(client, one) is not None] for client in CLIENTS}

@@ -130,6 +130,7 @@ def serving(
     drain: float = 5.0,
     house: House | None = None,
     unload_after: float | None = None,
+    strict_fields: bool = False,
     send_buffer: int | None = None,
 ) -> Iterator[Served]:
     """A server for an engine, which is the first model of its house; stopped behind it."""
@@ -138,7 +139,8 @@ def serving(
         # Connections have that of the socket that they come through.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     house = house or OneModel(name, voice)
-    desk = Desk(house, Floor(engine, house.models()[0], house.load), unload_after=unload_after)
+    floor = Floor(engine, house.models()[0], house.load)
+    desk = Desk(house, floor, unload_after=unload_after, strict_fields=strict_fields)
     there = threading.Event()
     served = Served(bound.getsockname()[1], desk, None)  # type: ignore[arg-type]  # it is made of what follows
     app = application(desk, rules or Rules(), served.records.append)

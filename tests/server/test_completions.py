@@ -10,6 +10,7 @@ from typing import Any
 import openai
 import pytest
 
+from exlchat.chat.prompt.ids import most_characters
 from exlchat.llm.port import Engine
 from tests.server.served import Served
 
@@ -229,4 +230,16 @@ def test_a_wrong_field_is_named(guide: Served, wrong: dict[str, object], param: 
 def test_a_prompt_that_does_not_fit(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.completions.create(model="guide", prompt="word " * 3_000)
-    assert caught.value.code == "context_length_exceeded"
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "prompt")
+
+
+def test_prompts_that_fit_each_need_not_fit_together(guide: Served, guide_engine: Engine) -> None:
+    """As lm-eval sends them, a hundred and more at once."""
+    text, context = "keyboard shortcut " * 450, guide_engine.info.max_seq_len
+    tokens = len(guide_engine.encode(text)) + 1
+    assert tokens < context
+    # All of them are more than a context could hold, and so more than one text may be.
+    assert 128 * len(text) > most_characters(context)
+    reply = guide.ask(PATH, {"prompt": [text] * 128, "max_tokens": 1})
+    assert reply.status == 200, reply.body
+    assert reply.json["usage"]["prompt_tokens"] == 128 * tokens

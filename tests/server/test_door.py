@@ -164,6 +164,12 @@ def test_paths_that_there_are_not(guide: Served, guide_engine: Engine, status: i
     assert_refused(guide, guide_engine, status, path=path, method=method, body=None if method == "GET" else BODY)
 
 
+def test_a_path_says_how_it_is_asked(guide: Served) -> None:
+    reply = guide.ask(CHAT)
+    assert (reply.status, reply.headers["allow"]) == (405, "POST")
+    assert reply.json["error"]["message"] == f"GET {CHAT}: ask it by POST"
+
+
 # Keys
 
 

@@ -103,6 +103,25 @@ def test_an_answer_ends_by_itself_and_before_a_stop(client: openai.OpenAI, guide
     assert cut.choices[0].finish_reason == "stop"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_which_token_has_ended_it_is_told_where_the_client_named_it(
+    guide: Served, guide_engine: Engine, stream: bool
+) -> None:
+    ids = said_by(guide_engine, QUESTION, 12).token_ids
+    body = {"messages": QUESTION, "max_tokens": 100, "stream": stream, "return_token_ids": True}
+
+    def last(**more: object) -> dict[str, object]:
+        reply = guide.ask(CHAT, {**body, **more}).body.decode()
+        found = json.loads(reply.split("data: ")[-2] if stream else reply)["choices"][0]
+        return {name: found.get(name) for name in ("finish_reason", "stop_reason")}
+
+    # The first place of an id that comes once.
+    place = next(number for number, one in enumerate(ids) if number > 3 and ids.index(one) == number)
+    assert last(stop_token_ids=[ids[place], 7]) == {"finish_reason": "stop", "stop_reason": ids[place]}
+    # The model's own end is nobody's id.
+    assert last() == {"finish_reason": "stop", "stop_reason": None}
+
+
 def test_several_answers_have_seeds_of_their_own(client: openai.OpenAI) -> None:
     def asked(seed: int, n: int) -> list[str | None]:
         reply = client.chat.completions.create(
@@ -186,7 +205,7 @@ def test_a_prompt_that_does_not_fit_is_refused_before_anything_is_sent(
         ({"n": 9}, "n"),
         ({"n": True}, "n"),
         ({"max_tokens": 1.5}, "max_tokens"),
-        ({"stop": ["x"] * 17}, "stop"),
+        ({"stop": ["x"] * 129}, "stop"),
         ({"seed": -7}, "seed"),
         ({"stream": "yes"}, "stream"),
         ({"messages": []}, "messages"),
@@ -197,6 +216,8 @@ def test_a_prompt_that_does_not_fit_is_refused_before_anything_is_sent(
             "messages[0].content",
         ),
         ({"logit_bias": {"word": 1}}, "logit_bias"),
+        ({"logit_bias": {"99999": 1}}, "logit_bias"),
+        ({"continue_final_message": True}, "continue_final_message"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
@@ -221,7 +242,7 @@ def test_a_schema_that_nothing_can_be_held_to_is_refused(guide: Served) -> None:
 def test_fields_of_other_servers_are_named_and_mean_nothing(guide: Served) -> None:
     body = {"messages": QUESTION, "max_tokens": 3}
     plain = guide.ask(CHAT, body)
-    reply = guide.ask(CHAT, {**body, "truncate_everything": 7, "zeta\r\nx-evil: 1": None, "ümlaut": 1})
+    reply = guide.ask(CHAT, {**body, "truncate_everything": 7, "zeta\r\nx-evil: 1": 1, "ümlaut": 1})
     assert reply.json["choices"] == plain.json["choices"]
     assert reply.headers["x-exlchat-ignored"] == "truncate_everything, zeta x-evil: 1"
     assert "x-evil" not in reply.headers

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,29 @@ def test_the_page_of_sampling_has_every_control_and_step() -> None:
     assert "\n".join(control_rows()) in page
     for step in STEPS:
         assert f"\n| {step} | " in page
+
+
+def _anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    heads = [line.lstrip("#").strip() for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def _links() -> Iterator[tuple[Path, str]]:
+    root = DOCS.parent
+    for page in (root / "README.md", root / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))):
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            if "://" not in link:
+                yield page, link
+
+
+def test_every_link_leads_to_a_file_and_a_heading_of_it() -> None:
+    links = list(_links())
+    assert len(links) > 100
+    lost = []
+    for page, link in links:
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name) if name else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in _anchors(target)):
+            lost.append(f"{page.name}: {link}")
+    assert lost == []

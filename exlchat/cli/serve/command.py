@@ -83,6 +83,11 @@ def build_parser() -> Parser:
         default=30.0,
         help="when it is stopped, answers have so long to end (default: 30)",
     )
+    running.add_argument(
+        "--strict-fields",
+        action="store_true",
+        help="refuse a request with a field that means nothing here, instead of leaving that out",
+    )
     running.add_argument("--quiet", action="store_true", help="print no line for each request")
     said = parser.add_argument_group("where requests do not say")
     voice_options(said)
@@ -156,6 +161,7 @@ def _serve(parser: argparse.ArgumentParser, typed: argparse.Namespace, keys: Key
             typed.drain,
             quiet=typed.quiet,
             any_name=typed.any_model_name,
+            strict_fields=typed.strict_fields,
             load_on_request=typed.load_on_request,
             unload_after=None if typed.unload_after is None else 60 * typed.unload_after,
         )

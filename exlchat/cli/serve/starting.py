@@ -48,6 +48,7 @@ class Start:
         drain: seconds that answers may take when it is stopped.
         quiet: say nothing of requests.
         any_name: answer to names of models that there are not.
+        strict_fields: refuse requests with fields that mean nothing here.
         load_on_request: load other models of the library when they are asked for.
         unload_after: seconds without a request after which the model gives its memory back.
     """
@@ -59,6 +60,7 @@ class Start:
     drain: float
     quiet: bool
     any_name: bool = False
+    strict_fields: bool = False
     load_on_request: bool = False
     unload_after: float | None = None
 
@@ -86,6 +88,7 @@ def serve(start: Start) -> ExitCode:
         Floor(engine, first, house.load),
         templates=paths.folders().templates,
         any_name=start.any_name,
+        strict_fields=start.strict_fields,
         unload_after=start.unload_after,
     )
     say = (lambda _: None) if start.quiet else (lambda record: lines.say(record.line()))

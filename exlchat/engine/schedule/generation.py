@@ -76,6 +76,8 @@ class GenerationState:
         self.room = parts.sequence.cache.max_seq_len
         """Tokens that the context holds: fewer where other sequences hold all other pages."""
         self.reason: FinishReason | None = None
+        self.stop_id: int | None = None
+        """The token that ended it, which is no part of it."""
         self.text = ""
         """All that was shown."""
         self.chances: list[PlaceChances] = []
@@ -177,7 +179,7 @@ class GenerationState:
             else:
                 token = self._next(token)
         else:
-            self.reason = self.reason or "stop_token"
+            self.reason, self.stop_id = self.reason or "stop_token", token
         self.leave_source()
         yield self._told_text(self._stream.finish(), last=True)
 

@@ -353,7 +353,8 @@ class _Wanted:
 
     def finished(self, state: GenerationState) -> Finished:
         ended, healed = state.reason or "cancelled", int(self.plan.healing is not None)
-        return Finished(ended, self.clock.stats(), state.text, tuple(state.ids), tuple(state.chances), healed)
+        stats, ids, told = self.clock.stats(), tuple(state.ids), tuple(state.chances)
+        return Finished(ended, stats, state.text, ids, told, healed, state.stop_id)
 
 
 def _nothing() -> Turns:
