@@ -16,6 +16,7 @@ from exlchat.api.voice import Voice
 from exlchat.app.library.memory import ModelMemory
 from exlchat.app.library.shelf import Shelf
 from exlchat.app.options import AppOptions
+from exlchat.app.runtime.model_loading import load_wanted
 from exlchat.app.serving.house import UsersHouse, one_or_library
 from exlchat.config.files import read_settings
 from exlchat.llm.info import LoadProgress, ModelError
@@ -210,7 +211,11 @@ def users_house(home: Path, *, others: bool = False) -> UsersHouse:
     home.joinpath("config").mkdir(parents=True, exist_ok=True)
     guide = paths.bundled_model()
     memory = ModelMemory(paths.folders().model_memory)
-    shelf = Shelf(AppOptions(guide), read_settings(), memory, lambda path: lambda _: pytest.fail("loaded"))
+
+    def loader(path: Path) -> Callable[[Callable[[LoadProgress], None]], Engine]:
+        return lambda told: load_wanted(path, shelf.options, shelf.held(path), kept=True, on_progress=told)
+
+    shelf = Shelf(AppOptions(guide), read_settings(), memory, loader)
     return UsersHouse(shelf, one_or_library(shelf, guide, others=others))
 
 

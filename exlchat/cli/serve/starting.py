@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from exlchat import paths
 from exlchat.app.library.memory import ModelMemory
 from exlchat.app.library.shelf import Shelf
 from exlchat.app.options import AppOptions
-from exlchat.app.runtime.jobs import Loader
 from exlchat.app.runtime.model_loading import load_wanted
 from exlchat.app.serving.house import UsersHouse, one_or_library
 from exlchat.config.files import read_settings
@@ -30,6 +30,9 @@ from exlchat.server.running import Address, Running
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.interrupts import LEAVE_SECONDS, ctrl_c_ends_at_once, signals_taken
 from exlchat.ui.terminal.standard_streams import ErrorLines
+
+if TYPE_CHECKING:
+    from exlchat.app.runtime.jobs import Loader
 
 # As for the chat's engine thread: one that decodes must get the interpreter back in time.
 _SWITCH_SECONDS = 1e-4
