@@ -191,7 +191,8 @@ class LocalEngine:
         """The pages of the cache and what they have saved."""
         with self._parts.scheduler.lock:
             report, archive = self._parts.cache.report(), self._parts.archive
-        return report if archive is None else dataclasses.replace(report, disk=archive.report)
+        disk = None if archive is None else archive.report
+        return dataclasses.replace(report, disk=disk, pauses=self._parts.scheduler.pauses)
 
     def memory_report(self) -> MemoryReport:
         """What is in use now of the card's memory and of the machine's."""

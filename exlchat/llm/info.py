@@ -127,6 +127,7 @@ class CacheReport:
         pages: in all; `running` of them belong to the sequence that was computed last, `idle` wait to be used again.
         owners: labels of requests, and how many pages hold something of theirs, most first; a page may have several.
         evictions: pages whose room was wanted for others.
+        pauses: how often an answer had to stand still because its room was wanted.
         prompt_tokens: of all prompts so far; `found_tokens` of them did not have to be computed.
         disk: pages that outlive the program; `None` without a store.
         kept_tokens: whose keys and values can be found now.
@@ -146,6 +147,7 @@ class CacheReport:
     disk: DiskReport | None
     kept_tokens: int = 0
     shared: int = 0
+    pauses: int = 0
 
     @property
     def hit_rate(self) -> float:

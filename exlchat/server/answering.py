@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
@@ -100,6 +102,8 @@ class _Request:
         self._begun = False
         self._came: Counter[int] = Counter()
         """Tokens of each answer."""
+        self._grew: dict[int, float] = {}
+        """When the last of them came."""
 
     async def carry_out(self, data: bytes) -> None:
         try:
@@ -129,7 +133,10 @@ class _Request:
                 self._record.model, self._record.ignored = speaker.name, asked.ignored
                 desk.allow(asked.ignored)
                 desk.book(ticket, len(asked.requests))
-                await desk.in_thread(lambda: ticket.submit(speaker.model.engine, asked.requests))
+                least = self._record.least_rank
+                requests = [replace(one, rank=max(one.rank, least)) for one in asked.requests]
+                self._record.rank = min((one.rank for one in requests), default=least)
+                await desk.in_thread(lambda: ticket.submit(speaker.model.engine, requests))
                 await self._tell(asked, ticket)
 
     async def _entered(self, entering: Coroutine[Any, Any, Speaker], *, stream: bool) -> Speaker:
@@ -191,6 +198,8 @@ class _Request:
             record.read_tokens, record.prompt_tokens = event.done, event.total
         elif isinstance(event, TextDelta):
             self._came[index] += len(event.token_ids)
+            self._desk.metrics.grown(self._grew.get(index))
+            self._grew[index] = time.monotonic()
         elif isinstance(event, Finished):
             record.prompt_tokens = record.read_tokens = event.stats.prompt_tokens
             self._came[index] = event.stats.new_tokens

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
@@ -153,10 +154,9 @@ class Desk:
 
     def measured(self) -> str:
         """For `/metrics`."""
-        waiting = self.waiting
-        return self.metrics.text(
-            self._floor.engine, running=self.running - waiting, waiting=waiting, answers=self.answers
-        )
+        waiting = Counter(record.rank for ticket, record in list(self._tickets.items()) if not ticket.begun)
+        running = self.running - waiting.total()
+        return self.metrics.text(self._floor.engine, running=running, waiting=waiting, answers=self.answers)
 
     def allow(self, ignored: Sequence[str]) -> None:
         """Raises `ApiError` where fields that mean nothing here are a mistake."""
@@ -196,6 +196,16 @@ class Desk:
                 "or a smaller n",
             )
         self._require_room(answers - ticket.left)
+        record = self._tickets[ticket]
+        if record.most_answers is not None:
+            others = [one for one, of in self._tickets.items() if of.key == record.key and one is not ticket]
+            if sum(one.left for one in others) + answers > record.most_answers:
+                raise ApiError(
+                    429,
+                    f"the key {record.key} has at most {record.most_answers} answers at a time; ask again later",
+                    code="rate_limit_exceeded",
+                    retry_after=5,
+                )
         ticket.left = answers
 
     def _require_room(self, answers: int) -> None:

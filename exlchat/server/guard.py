@@ -116,8 +116,8 @@ class Guard:
         if keys is None or not (self._rules.always_keys or keys.all()):
             return
         given = headers.one("x-api-key") or _bearer(headers.one("authorization"))
-        name = keys.name_of(given) if given else None
-        if name is None:
+        found = keys.find(given) if given else None
+        if found is None:
             raise ApiError(
                 401,
                 "the key is none of this server's; send one as Authorization: Bearer KEY"
@@ -125,7 +125,7 @@ class Guard:
                 else "this server wants a key; send one as Authorization: Bearer KEY",
                 code="invalid_api_key",
             )
-        record.key = name
+        record.key, record.least_rank, record.most_answers = found.name, found.rank, found.answers
 
     def _told_to(self, headers: _Headers, record: Record, send: Send) -> Send:
         origin = headers.one("origin")

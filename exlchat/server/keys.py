@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from exlchat import paths
+from exlchat.llm.request import Rank
 from exlchat.untrusted.files import NoSuchFileError, UntrustedFileError
 from exlchat.untrusted.json_reader import read_json_file
 from exlchat.untrusted.text import one_line, storable
 
+RANKS = ("api", "bulk", "idle")
+"""What a client may be given, by its words: nobody goes before the screen."""
 _LARGEST_FILE = 10**6
 _LONGEST_NAME = 60
 _PREFIX = "exl-"
@@ -26,8 +29,21 @@ class KeysError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Key:
+    """Of one client.
+
+    Args:
+        rank: its requests go no sooner than those of this one.
+        answers: so many of it at a time; `None` has the bound of the server alone.
+    """
+
     name: str
     sha256: str
+    rank: Rank = Rank.API
+    answers: int | None = None
+
+    def __str__(self) -> str:
+        rank = "" if self.rank is Rank.API else f", rank {self.rank.name.lower()}"
+        return f"{self.name}{rank}{'' if self.answers is None else f', at most {self.answers} answers at a time'}"
 
 
 class Keys:
@@ -49,17 +65,17 @@ class Keys:
             self._keys, self._seen = self._read(), seen
         return self._keys
 
-    def name_of(self, key: str) -> str | None:
-        """Who has this key; `None` where nobody has. Raises `KeysError`."""
+    def find(self, key: str) -> Key | None:
+        """Whose it is; `None` where it is nobody's. Raises `KeysError`."""
         given = _hash(key)
-        found = None
+        found: Key | None = None
         # All are compared, whichever it is: how long that takes tells nothing.
         for one in self.all():
             if hmac.compare_digest(one.sha256, given):
-                found = one.name
+                found = one
         return found
 
-    def add(self, name: str) -> str:
+    def add(self, name: str, *, rank: Rank = Rank.API, answers: int | None = None) -> str:
         """Makes a key, which is told this once. Raises `KeysError`: there is one of this name, or it is no name."""
         name = one_line(storable(name), _LONGEST_NAME)
         if not name:
@@ -67,7 +83,7 @@ class Keys:
         if any(one.name == name for one in self.all()):
             raise KeysError(f"there is a key {name} already; remove it first, or take another name")
         key = _PREFIX + secrets.token_urlsafe(32)
-        self._write((*self.all(), Key(name, _hash(key))))
+        self._write((*self.all(), Key(name, _hash(key), rank, answers)))
         return key
 
     def remove(self, name: str) -> None:
@@ -96,10 +112,10 @@ class Keys:
             raise KeysError(
                 f"{self._path}: not a file of keys; move it away, and make keys with exlchat serve --add-key"
             )
-        return tuple(Key(one["name"], one["sha256"]) for one in entries)
+        return tuple(_key(one) for one in entries)
 
     def _write(self, keys: tuple[Key, ...]) -> None:
-        text = json.dumps({"keys": [{"name": one.name, "sha256": one.sha256} for one in keys]}, indent=2)
+        text = json.dumps({"keys": [_as_json(one) for one in keys]}, indent=2)
         try:
             paths.atomic_write(self._path, text + "\n")
         except paths.FolderError as error:
@@ -107,7 +123,22 @@ class Keys:
 
 
 def _is_key(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(value.get(name), str) for name in ("name", "sha256"))
+    if not (isinstance(value, dict) and all(isinstance(value.get(name), str) for name in ("name", "sha256"))):
+        return False
+    answers = value.get("answers")
+    limited = answers is None or (isinstance(answers, int) and not isinstance(answers, bool) and answers > 0)
+    return limited and value.get("rank", RANKS[0]) in RANKS
+
+
+def _key(value: dict[str, Any]) -> Key:
+    return Key(value["name"], value["sha256"], Rank[value.get("rank", RANKS[0]).upper()], value.get("answers"))
+
+
+def _as_json(key: Key) -> dict[str, Any]:
+    told: dict[str, Any] = {"name": key.name, "sha256": key.sha256}
+    if key.rank is not Rank.API:
+        told["rank"] = key.rank.name.lower()
+    return told if key.answers is None else {**told, "answers": key.answers}
 
 
 def _hash(key: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from exlchat.llm.request import Rank
 from exlchat.untrusted.text import one_line, visible
 
 
@@ -19,6 +20,12 @@ class Record:
     """Of a client that left before it was told anything."""
     model: str = ""
     key: str = ""
+    least_rank: Rank = Rank.API
+    """Of the key: no answer of it goes sooner."""
+    most_answers: int | None = None
+    """Of the key, at a time."""
+    rank: Rank = Rank.API
+    """Of the most urgent of its answers."""
     prompt_tokens: int = 0
     read_tokens: int = 0
     """How many of them are read by now."""
@@ -30,6 +37,13 @@ class Record:
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
     """All that it took, once it has ended."""
+
+    @property
+    def stage(self) -> str:
+        """What goes on in it, or went on when it ended."""
+        if self.new_tokens:
+            return "writing"
+        return "reading" if self.prompt_tokens else "waiting"
 
     def line(self) -> str:
         parts = [self.method, self.path, str(self.status), f"{self.seconds:.3f} s"]

@@ -74,11 +74,12 @@ class Served:
         finally:
             connection.close()
 
-    def open(self, path: str, body: Any) -> socket.socket:
+    def open(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> socket.socket:
         """A connection on which the request was sent, and nothing was read."""
         data = json.dumps(body).encode()
         found = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head += "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
         found.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
         return found
 

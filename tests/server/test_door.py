@@ -211,7 +211,18 @@ def test_names_of_keys(keys: Keys) -> None:
         keys.add(" \n")
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"keys": [7]}', '{"keys": [{"name": "x"}]}', "\x00"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        '{"keys": [7]}',
+        '{"keys": [{"name": "x"}]}',
+        '{"keys": [{"name": "x", "sha256": "0", "rank": "chat"}]}',
+        '{"keys": [{"name": "x", "sha256": "0", "answers": 0}]}',
+        "\x00",
+    ],
+)
 def test_a_file_that_holds_no_keys_lets_nobody_in(locked: Served, tmp_path: Path, text: str) -> None:
     file = tmp_path / "config" / "serve-keys.json"
     file.parent.mkdir()

@@ -115,7 +115,11 @@ def test_counts_are_told(guide: Served) -> None:
     assert more(f'exlchat_requests_total{{path="{CHAT}",code="200"}}') == 1
     assert more('exlchat_requests_total{path="other",code="404"}') == 1
     assert more("exlchat_ttft_seconds_count") == 1
-    assert after["exlchat_requests_running"] == after["exlchat_requests_waiting"] == 0
+    waiting = [value for name, value in after.items() if name.startswith("exlchat_requests_waiting")]
+    assert [after["exlchat_requests_running"], *waiting] == [0, 0, 0, 0]
+    # Between seven tokens, of which some may come in one piece.
+    assert 1 <= more("exlchat_gap_seconds_count") <= 6
+    assert after["exlchat_pauses_total"] == 0
     pages = [value for name, value in after.items() if name.startswith("exlchat_pages")]
     assert len(pages) == 3
     assert min(pages) >= 0

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
 from exlchat.llm.limits import MOST_ANSWERS
+from exlchat.llm.port import Engine, Handle
+from exlchat.llm.request import GenerationRequest, Rank, ScoreRequest
 from exlchat.server import desk
-from tests.server.served import CHAT, Served, read_until, until
+from exlchat.server.guard import Rules
+from exlchat.server.keys import Keys
+from tests.server.served import CHAT, Served, read_until, serving, until
 
 ENDLESS: dict[str, Any] = {"messages": [{"role": "user", "content": "Go on and on."}]}
 
@@ -50,6 +55,37 @@ def test_who_steps_back_waits_for_the_others(endless: Served, there: int, comes:
             assert endless.ask(CHAT, {**ENDLESS, "max_tokens": 5}).status == 200
         assert endless.desk.waiting == 1
     read_until(waiting, b'"completion_tokens"')
+
+
+def test_a_key_may_have_a_rank_and_a_bound_of_its_own(
+    endless_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = Keys(tmp_path / "serve-keys.json")
+    mine, theirs = keys.add("mine"), keys.add("theirs", rank=Rank.BULK, answers=3)
+    assert [str(one) for one in keys.all()] == ["mine", "theirs, rank bulk, at most 3 answers at a time"]
+    asked: list[Rank] = []
+    submit = endless_engine.submit
+
+    def noted(request: GenerationRequest | ScoreRequest, sink: Callable[..., None]) -> Handle:
+        asked.append(request.rank)
+        return submit(request, sink)
+
+    monkeypatch.setattr(endless_engine, "submit", noted)
+    with serving(endless_engine, rules=Rules(keys=keys, always_keys=True)) as served:
+        running = served.open(CHAT, {**ENDLESS, "stream": True, "n": 2}, {"x-api-key": theirs})
+        read_until(running, b'"content": "')
+        full = served.ask(CHAT, {**ENDLESS, "max_tokens": 2, "n": 2}, {"x-api-key": theirs})
+        assert (full.status, full.headers["retry-after"]) == (429, "5")
+        assert full.json["error"]["message"] == "the key theirs has at most 3 answers at a time; ask again later"
+        assert served.ask(CHAT, {**ENDLESS, "max_tokens": 2}, {"x-api-key": theirs}).status == 200
+        assert served.ask(CHAT, {**ENDLESS, "max_tokens": 2, "n": 4}, {"x-api-key": mine}).status == 200
+        assert asked == [Rank.BULK] * 3 + [Rank.API] * 4
+        # Who is last already stays it.
+        last = {**ENDLESS, "max_tokens": 2, "priority": 2}
+        assert served.ask(CHAT, last, {"x-api-key": theirs}).status == 200
+        assert asked[-1] is Rank.IDLE
+        running.close()
+        until(lambda: served.desk.running == 0)
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions"])

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from exlchat.cli.options import model_options, not_negative, positive, sampling_group, some_text, voice_options, whole
 from exlchat.cli.parser import Parser, about_group
 from exlchat.cli.typed_options import StartRefusedError, app_options
+from exlchat.llm.request import Rank
+from exlchat.server.keys import RANKS
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.standard_streams import complain, print_lines
 
@@ -75,6 +77,8 @@ def build_parser() -> Parser:
     keys.add_argument("--add-key", metavar="NAME", type=some_text, help="make a key, print it this once, and end")
     keys.add_argument("--remove-key", metavar="NAME", type=some_text, help="take a key away, and end")
     keys.add_argument("--list-keys", action="store_true", help="print the names of all keys, and end")
+    who.add_argument("--key-rank", choices=RANKS, help="with --add-key: bulk and idle step back (default: api)")
+    who.add_argument("--key-answers", metavar="N", type=whole(1), help="with --add-key: at most N answers at a time")
     running = parser.add_argument_group("running")
     running.add_argument(
         "--drain",
@@ -118,12 +122,15 @@ def run(arguments: Sequence[str]) -> ExitCode:
 def _about_keys(typed: argparse.Namespace, keys: Keys) -> ExitCode | None:
     """What was asked about keys alone; `None` where nothing was."""
     if typed.add_key is not None:
-        return print_lines([keys.add(typed.add_key)])
+        rank = Rank[(typed.key_rank or RANKS[0]).upper()]
+        return print_lines([keys.add(typed.add_key, rank=rank, answers=typed.key_answers)])
+    if typed.key_rank is not None or typed.key_answers is not None:
+        raise StartRefusedError("--key-rank and --key-answers are said of a new key; give --add-key NAME, too")
     if typed.remove_key is not None:
         keys.remove(typed.remove_key)
         return ExitCode.OK
     if typed.list_keys:
-        return print_lines([one.name for one in keys.all()])
+        return print_lines([str(one) for one in keys.all()])
     return None
 
 

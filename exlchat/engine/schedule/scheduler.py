@@ -102,6 +102,8 @@ class Scheduler:
         self._going: list[Work] = []
         self._read_last = False
         self._passes = 0
+        self.pauses = 0
+        """How often an answer had to stand still."""
         self._mode: _Mode = "own"
         self._submitted: set[Work] = set()
         self._thread: threading.Thread | None = None
@@ -318,6 +320,7 @@ class Scheduler:
         return max((one for one in works if one.may_be_paused), key=lambda one: (one.rank, one.arrival), default=None)
 
     def _pause(self, work: Work) -> None:
+        self.pauses += 1
         work.pause()
         self._going.remove(work)
         self._coming.append(work)
