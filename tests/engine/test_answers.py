@@ -24,18 +24,14 @@ from exlchat.llm.constraint import Constraint
 from exlchat.llm.repetition_watch import LEAST_TOKENS, RepetitionWatch
 from exlchat.llm.thought_splitter import ThinkingMarks, Thoughts
 from exlchat.paths import bundled_model
-from tests.random_models import edit_json, save_random_llama
+from tests.endless_model import save_llama_without_end
 
 PROMPT = list(range(10, 40))
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> LocalEngine:
-    path = tmp_path_factory.mktemp("model")
-    save_random_llama(path)
-    for file in ("generation_config.json", "config.json"):
-        edit_json(path / file, eos_token_id=None)
-    edit_json(path / "tokenizer_config.json", eos_token=None)
+    path = save_llama_without_end(tmp_path_factory.mktemp("model"))
     return load(path, device="cpu", kv_cache="fp32")
 
 

@@ -8,19 +8,15 @@ from pathlib import Path
 import pytest
 
 from exlchat.engine import Finished, GenerationRequest, LocalEngine, ModelError, SamplingSettings, load
-from tests.random_models import edit_json, save_random_llama
+from tests.endless_model import save_llama_without_end
+from tests.random_models import save_random_llama
 
 PROMPT = list(range(10, 40))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    save_random_llama(path)
-    for file in ("generation_config.json", "config.json"):
-        edit_json(path / file, eos_token_id=None)
-    edit_json(path / "tokenizer_config.json", eos_token=None)
-    return path
+    return save_llama_without_end(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

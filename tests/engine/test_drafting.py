@@ -16,8 +16,9 @@ from exlchat.engine.draft.drafting import MOST_ROWS, DraftLength
 from exlchat.engine.draft.ngram_drafter import NgramDrafter
 from exlchat.engine.schedule.scheduler import Scheduler
 from exlchat.paths import bundled_model
+from tests.endless_model import save_llama_without_end
 from tests.engine.retired import retired
-from tests.random_models import edit_json, save_random_llama
+from tests.random_models import save_random_llama
 
 PROMPT = list(range(10, 40))
 SETTINGS = (SamplingSettings(temperature=0.0), SamplingSettings(0.8, top_k=50), SamplingSettings(1.5, min_p=0.02))
@@ -25,11 +26,7 @@ SETTINGS = (SamplingSettings(temperature=0.0), SamplingSettings(0.8, top_k=50), 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> LocalEngine:
-    path = tmp_path_factory.mktemp("model")
-    save_random_llama(path)
-    for file in ("generation_config.json", "config.json"):
-        edit_json(path / file, eos_token_id=None)
-    edit_json(path / "tokenizer_config.json", eos_token=None)
+    path = save_llama_without_end(tmp_path_factory.mktemp("model"))
     return load(path, device="cpu", kv_cache="fp32")
 
 

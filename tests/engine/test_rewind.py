@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from exlchat.engine import Finished, GenerationRequest, LocalEngine, RequestError, SamplingSettings, TextDelta, load
 from exlchat.engine.text.stream import TextStream
+from tests.endless_model import save_llama_without_end
 from tests.engine.test_text_stream import TOKENIZERS
-from tests.random_models import edit_json, save_random_llama
 
 PROMPT = list(range(10, 40))
 ALPHABET = "abAB é\u0130🦙ß"
@@ -19,11 +19,7 @@ ALPHABET = "abAB é\u0130🦙ß"
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> LocalEngine:
-    path = tmp_path_factory.mktemp("model")
-    save_random_llama(path)
-    for file in ("generation_config.json", "config.json"):
-        edit_json(path / file, eos_token_id=None)
-    edit_json(path / "tokenizer_config.json", eos_token=None)
+    path = save_llama_without_end(tmp_path_factory.mktemp("model"))
     return load(path, device="cpu", kv_cache="fp32")
 
 

@@ -30,8 +30,8 @@ from exlchat.engine.schedule.scheduler import Scheduler
 from exlchat.ext.functions import CDraw
 from exlchat.ext.philox import uniform_bits
 from exlchat.ext.sampling import DRAWN, NOT_NUMBERS, TokenRing
+from tests.endless_model import save_llama_without_end
 from tests.engine.retired import retired
-from tests.random_models import edit_json, save_random_llama
 
 PROMPT = list(range(10, 40))
 WARM = SamplingSettings(1.5, top_k=200, top_p=0.98)
@@ -91,12 +91,7 @@ class Device:
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    save_random_llama(path)
-    for file in ("generation_config.json", "config.json"):
-        edit_json(path / file, eos_token_id=None)
-    edit_json(path / "tokenizer_config.json", eos_token=None)
-    return path
+    return save_llama_without_end(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

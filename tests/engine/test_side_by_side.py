@@ -11,20 +11,15 @@ import pytest
 from exlchat.engine import GenerationRequest, LocalEngine, SamplingSettings, load
 from exlchat.llm.events import Finished, OneOfSeveral, Scored, TextDelta
 from exlchat.llm.request import Rank, ScoreRequest
+from tests.endless_model import save_llama_without_end
 from tests.patience import PATIENCE
-from tests.random_models import edit_json, save_random_llama
 
 WARM = SamplingSettings(1.5, top_k=200, top_p=0.98)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    save_random_llama(path)
-    for file in ("generation_config.json", "config.json"):
-        edit_json(path / file, eos_token_id=None)
-    edit_json(path / "tokenizer_config.json", eos_token=None)
-    return path
+    return save_llama_without_end(tmp_path_factory.mktemp("model"))
 
 
 def loaded(folder: Path) -> LocalEngine:

@@ -17,20 +17,15 @@ from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import Event, Finished, TextDelta
 from exlchat.llm.port import Failed
 from exlchat.llm.thought_splitter import ThinkingMarks, Thoughts
+from tests.endless_model import save_llama_without_end
 from tests.engine.test_several import Passes, drawing
-from tests.random_models import edit_json, save_random_llama
 
 WARM = SamplingSettings(1.5, top_k=200, top_p=0.98)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    save_random_llama(path)
-    for file in ("generation_config.json", "config.json"):
-        edit_json(path / file, eos_token_id=None)
-    edit_json(path / "tokenizer_config.json", eos_token=None)
-    return path
+    return save_llama_without_end(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

@@ -47,6 +47,15 @@ async def serve(pilot: Pilot[int], chat: ChatApp, argument: str = "0") -> None:
     await until(pilot, lambda: chat.chat_screen.serving.place != "")
 
 
+async def asked_for_long(pilot: Pilot[int], chat: ChatApp) -> asyncio.Task[Any]:
+    """An answer that is being written for another program."""
+    await until(pilot, lambda: chat.chat_screen.model.info is not None)
+    await serve(pilot, chat)
+    asked = asyncio.create_task(asyncio.to_thread(client(chat).chat.completions.create, **LONG))
+    await until(pilot, lambda: "tokens in" in shown(chat))
+    return asked
+
+
 async def test_a_program_and_the_person_in_front_are_answered_side_by_side(tmp_path: Path) -> None:
     chat = chat_of(tmp_path)
     async with chat.run_test(size=(120, 40)) as pilot:
@@ -83,10 +92,7 @@ async def test_a_program_and_the_person_in_front_are_answered_side_by_side(tmp_p
 async def test_a_request_is_ended_from_the_panel_and_its_client_is_told(tmp_path: Path) -> None:
     chat = chat_of(tmp_path)
     async with chat.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: chat.chat_screen.model.info is not None)
-        await serve(pilot, chat)
-        asked = asyncio.create_task(asyncio.to_thread(client(chat).chat.completions.create, **LONG))
-        await until(pilot, lambda: "tokens in" in shown(chat))
+        asked = await asked_for_long(pilot, chat)
         await pilot.press("delete")
         with pytest.raises(openai.APIStatusError, match="has ended this request"):
             await asked
@@ -96,10 +102,7 @@ async def test_a_request_is_ended_from_the_panel_and_its_client_is_told(tmp_path
 async def test_another_model_waits_for_requests_and_answers_those_that_come_after_it(tmp_path: Path) -> None:
     chat = chat_of(tmp_path)
     async with chat.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: chat.chat_screen.model.info is not None)
-        await serve(pilot, chat)
-        asked = asyncio.create_task(asyncio.to_thread(client(chat).chat.completions.create, **LONG))
-        await until(pilot, lambda: "tokens in" in shown(chat))
+        asked = await asked_for_long(pilot, chat)
         await pilot.press("escape")
         before = chat.engine_thread.engine
         chat.chat_screen.models.change_to(paths.bundled_model())
