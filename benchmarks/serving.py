@@ -43,7 +43,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=128)
     typed = parser.parse_args()
-    here = engine.load(typed.model, device=typed.device)
+    # As the server has it, whose settings are those of the chat.
+    kind = "fp32" if typed.device == "cpu" else "fp16"
+    here = engine.load(typed.model, device=typed.device, kv_cache=kind)
     command = [
         sys.executable,
         "-m",
@@ -93,7 +95,7 @@ def asked_here(model: Engine, prompt: str, tokens: int) -> Took:
     sampling = SamplingSettings(temperature=0.0)
     bos = model.info.bos_token
     ids = model.encode(bos + prompt)
-    request = GenerationRequest(ids, sampling, max_new_tokens=tokens, min_new_tokens=tokens)
+    request = GenerationRequest(ids, sampling, max_new_tokens=tokens, min_new_tokens=tokens, draft="auto")
     began = time.perf_counter()
     first = 0.0
     for event in model.generate(request):

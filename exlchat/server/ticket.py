@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -71,8 +72,17 @@ class Ticket:
         self.cancel()
         self._tell((0, Failed(error)))
 
-    async def events(self, seconds: float) -> list[Told]:
-        """What has come since, at least one; nothing after so many seconds of silence."""
+    async def events(self, seconds: float, *, not_before: float = 0.0) -> list[Told]:
+        """What has come since, at least one; nothing after so many seconds of silence.
+
+        Args:
+            not_before: when it may be told, by the monotonic clock.
+        """
+        early = not_before - time.monotonic()
+        if early > 0:
+            # What comes meanwhile wakes nobody.
+            self._waking = True
+            await asyncio.sleep(early)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not self._told:
