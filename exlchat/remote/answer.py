@@ -112,10 +112,6 @@ def _messages(server: Server, request: GenerationRequest) -> dict[str, Any]:
     elif told and server.kind == "ollama":
         found["think"] = told["enable_thinking"]
     if begun:
-        if not server.prefills:
-            raise RequestError(
-                f"this server ({server.kind}) cannot go on with an answer that was begun; have it given again"
-            )
         found["messages"].append({"role": "assistant", "content": begun})
         if server.kind in ("vllm", "exlchat"):
             found |= {"continue_final_message": True, "add_generation_prompt": False}

@@ -29,6 +29,7 @@ from exlchat.llm.thought_splitter import several_told_apart, told_apart
 from exlchat.remote.address import Remote, RemoteError
 from exlchat.remote.answer import Chunk, ChunkReader, Usage, asked
 from exlchat.remote.http import EventStream, Http
+from exlchat.remote.lacks import NO_SCORES, check, lacks_of
 from exlchat.remote.server import Server, look_at
 from exlchat.remote.spread import Spread, look_at_all
 from exlchat.remote.stops import StopWatch
@@ -64,6 +65,7 @@ class RemoteEngine:
         self.server = server
         self._spread = spread
         place = ", ".join(one.address.place for one in spread.servers)
+        self._lacks = lacks_of(server, ", ".join(one.address.shown for one in spread.servers))
         self._info = ModelInfo(
             # Of a file its name.
             name=server.model.rpartition("/")[2] if server.model.startswith("/") else server.model,
@@ -84,6 +86,7 @@ class RemoteEngine:
             named_tokens={"bos_token": server.bos_token, "eos_token": server.eos_token},
             remote=f"{server.kind} · {server.level}",
             notices=server.notices,
+            lacks=self._lacks,
         )
 
     @property
@@ -92,13 +95,8 @@ class RemoteEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        server = self.server
         return Capabilities(
-            alternatives=server.kind == "llama.cpp" and server.level == "ids",
-            banned=server.kind in ("exlchat", "tabbyapi"),
-            begun=server.prefills,
-            guidance_ids=False,
-            heal=False,
+            **{name: name not in self._lacks for name in ("alternatives", "banned", "begun", "guidance_ids", "heal")},
             draft_model=False,
         )
 
@@ -109,6 +107,7 @@ class RemoteEngine:
         return self.server.vocabulary.decode(ids, special=special)
 
     def check(self, request: GenerationRequest) -> None:
+        check(self._lacks, request)
         self.capabilities.check(request)
         asked(self.server, replace(request, prompt_ids=(), begun=0), 0)
 
@@ -130,7 +129,7 @@ class RemoteEngine:
         self, request: GenerationRequest | ScoreRequest, sink: Callable[[Event | Scored | Failed], None]
     ) -> Handle:
         if isinstance(request, ScoreRequest):
-            raise RequestError("a server does not tell how likely a given text is; load a model here")
+            raise RequestError(NO_SCORES)
         running = self.generate(request)
 
         def tell() -> None:
@@ -147,6 +146,7 @@ class RemoteEngine:
         """Nothing is written here in the background."""
 
     def _check(self, request: GenerationRequest) -> None:
+        check(self._lacks, request)
         self.capabilities.check(request)
         if not request.prompt_ids:
             raise RequestError("the prompt is empty; it needs at least one token")
