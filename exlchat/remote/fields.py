@@ -184,6 +184,9 @@ def length_fields(kind: ServerKind, request: GenerationRequest, most: int) -> di
     found: dict[str, Any] = {"n_predict" if kind == "llama.cpp" else "max_tokens": most}
     if request.min_new_tokens:
         found["min_tokens"] = request.min_new_tokens
+    if kind == "exlchat":
+        # On there where nothing is said.
+        found["stop_repeating"] = request.stop_repeating
     if request.banned:
         found["banned_strings"] = list(request.banned)
     if request.thoughts is not None and request.thoughts.tokens is not None:
