@@ -26,7 +26,7 @@ from exlchat.llm.port import Capabilities, Failed, Handle, Running
 from exlchat.llm.repetition_watch import RepetitionWatch
 from exlchat.llm.request import GenerationRequest, RequestError, ScoreRequest
 from exlchat.llm.thought_splitter import several_told_apart, told_apart
-from exlchat.remote.address import Remote, RemoteError
+from exlchat.remote.address import Address, Remote, RemoteError
 from exlchat.remote.answer import Chunk, ChunkReader, Usage, asked
 from exlchat.remote.http import EventStream, Http
 from exlchat.remote.lacks import NO_SCORES, check, lacks_of
@@ -54,22 +54,28 @@ def connect(remote: Remote) -> RemoteEngine:
             raise RemoteError(f"{address.shown}: the key would be sent unencrypted; give an https address, or a tunnel")
     servers = [Http(address, remote.key) for address in addresses]
     if len(servers) == 1:
-        return RemoteEngine(look_at(remote, servers[0]), Spread(servers))
-    return RemoteEngine(*look_at_all(remote, servers))
+        return RemoteEngine(look_at(remote, servers[0]), Spread(servers), addresses)
+    return RemoteEngine(*look_at_all(remote, servers), addresses)
 
 
 class RemoteEngine:
-    """A model of a server. Every request has a connection of its own, and closing it is what ends the answer there."""
+    """A model of a server. Every request has a connection of its own, and closing it is what ends the answer there.
 
-    def __init__(self, server: Server, spread: Spread) -> None:
+    Args:
+        addresses: where it was looked for: it is called by all of them, whoever answered, so that a run that goes on
+            later knows it again.
+    """
+
+    def __init__(self, server: Server, spread: Spread, addresses: Sequence[Address]) -> None:
         self.server = server
         self._spread = spread
-        place = ", ".join(one.address.place for one in spread.servers)
-        self._lacks = lacks_of(server, ", ".join(one.address.shown for one in spread.servers))
+        place = ", ".join(one.place for one in addresses)
+        shown = ", ".join(one.shown for one in addresses)
+        self._lacks = lacks_of(server, shown)
         self._info = ModelInfo(
             # Of a file its name.
             name=server.model.rpartition("/")[2] if server.model.startswith("/") else server.model,
-            path=", ".join(one.address.shown for one in spread.servers),
+            path=shown,
             architecture="",
             quantization="",
             parameters=server.parameters,
