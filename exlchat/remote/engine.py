@@ -202,12 +202,12 @@ class _Answer:
         try:
             for event in self._stream:
                 chunk = reader.read(event)
-                empty = empty + 1 if chunk.empty else 0
-                if empty > _MOST_EMPTY:
-                    raise RemoteError(f"{self._stream.place}: sends events that say nothing, without end")
                 if chunk.progress is not None and said.first is None:
                     yield chunk.progress
                 told = self._take(chunk, said)
+                empty = empty + 1 if told is None else 0
+                if empty > _MOST_EMPTY:
+                    raise RemoteError(f"{self._stream.place}: sends events that say nothing, without end")
                 if told is not None:
                     yield told
                 if said.reason is not None and chunk.reason is None:
