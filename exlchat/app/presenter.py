@@ -68,6 +68,7 @@ class Presenter:
     def _model_report(self, report: ModelReport) -> None:
         view, model = self._view, self._view.model
         told = model.learn(report)
+        view.session.lacks = model.info.lacks if model.info is not None else {}
         match report:
             case Loading(progress=progress):
                 self._status(progress.what or "loading", progress.done / progress.total if progress.total else None)

@@ -25,13 +25,12 @@ _LOOK_SECONDS = 0.5
 """Between two looks at whether the run is to end, while the engine says nothing."""
 _MOST_FAILURES = 16
 """So many requests in a row that fail without being at fault: then it is the engine."""
+_NOT_AT_FAULT = 500
+"""From here on a status says nothing of the request."""
 _AN_ANSWER = 400
 """Weight of an answer beside the bytes of its request."""
 
 _ASK = {CHAT: ask_chat, COMPLETIONS: ask_completion, SCORE: ask_score}
-
-_Told = tuple[int, int, Event | Scored | Failed]
-"""Of which request of the file, of which of the engine's, and what."""
 
 
 class EngineFailedError(Exception):
@@ -49,8 +48,12 @@ class _Going:
     tokens: int = 0
 
 
+_Told = tuple[int, _Going, int, Event | Scored | Failed]
+"""Of which request of the file, asked at which time, of which of the engine's, and what."""
+
+
 class BulkRun:
-    """Of one file.
+    """Of one file. What fails without being at fault is asked once more: one of several servers may have gone.
 
     Args:
         lines, output: what is asked, and where answers go.
@@ -76,6 +79,7 @@ class BulkRun:
         self._rows, self._figures, self._wanted, self._tell = rows, figures, wanted, tell
         self._told: queue.SimpleQueue[_Told] = queue.SimpleQueue()
         self._going: dict[int, _Going] = {}
+        self._asked_again: set[int] = set()
         self._failures = 0
 
     def run(self) -> None:
@@ -114,10 +118,10 @@ class BulkRun:
         try:
             fields = Fields({**line.body, "stream": False})
             asked = _ASK[line.url](fields, self._who)
-            self._going[place] = _Going(asked, began, handles)
+            self._going[place] = going = _Going(asked, began, handles)
             for index, request in enumerate(asked.requests):
                 same = self._repeatable(line, index, request)
-                handles.append(self._speaker.model.engine.submit(same, self._sink(place, index)))
+                handles.append(self._speaker.model.engine.submit(same, self._sink(place, going, index)))
         except Exception as error:
             self._fail(place, error, began)
 
@@ -139,8 +143,8 @@ class BulkRun:
             seed = int.from_bytes(asked[:8]) % (LARGEST_SEED + 1)
         return replace(request, seed=seed, keep_pages=False, rank=rank)
 
-    def _sink(self, place: int, index: int) -> Callable[[Event | Scored | Failed], None]:
-        return lambda event: self._told.put((place, index, event))
+    def _sink(self, place: int, going: _Going, index: int) -> Callable[[Event | Scored | Failed], None]:
+        return lambda event: self._told.put((place, going, index, event))
 
     def _take(self) -> None:
         """What the engine has said since."""
@@ -150,10 +154,9 @@ class BulkRun:
             return
         while not self._told.empty():
             told.append(self._told.get())
-        for place, index, event in told:
-            going = self._going.get(place)
+        for place, going, index, event in told:
             # Of one that has failed more may come.
-            if going is not None:
+            if self._going.get(place) is going:
                 self._taken(place, going, index, event)
 
     def _taken(self, place: int, going: _Going, index: int, event: Event | Scored | Failed) -> None:
@@ -181,17 +184,25 @@ class BulkRun:
         going = self._going.get(place)
         for handle in () if going is None else going.handles:
             handle.cancel()
+        if told.status >= _NOT_AT_FAULT and going is not None and place not in self._asked_again:
+            self._asked_again.add(place)
+            self._gone(place)
+            self._ask(place)
+            return
         self._write(place, told.status, told.body(), began)
-        self._failures = self._failures + 1 if told.status >= 500 else 0
+        self._failures = self._failures + 1 if told.status >= _NOT_AT_FAULT else 0
         if self._failures >= _MOST_FAILURES:
             raise EngineFailedError(f"{_MOST_FAILURES} requests in a row have failed; the last of them: {told.message}")
 
     def _write(self, place: int, status: int, body: dict[str, Any], began: float) -> None:
+        self._gone(place)
+        self._output.write(place, status, body)
+        self._figures.ended(status, weight(self._lines, place), time.monotonic() - began)
+
+    def _gone(self, place: int) -> None:
         going = self._going.pop(place, None)
         if going is not None and going.begun:
             self._figures.runs(-1)
-        self._output.write(place, status, body)
-        self._figures.ended(status, weight(self._lines, place), time.monotonic() - began)
 
 
 def places_to_ask(lines: Lines, output: Output) -> list[int]:

@@ -113,7 +113,8 @@ def answer_chances(
         yield laid_open(kept, ())
         return
     if not isinstance(engine, CanScore):
-        raise TurnError("this model does not tell how likely a text is")
+        mend = "; /logprobs 5 keeps that of the next answers" if engine.capabilities.alternatives else ""
+        raise TurnError(f"this model does not tell how likely a text is{mend}")
     request = ScoreRequest((*prompt, *ids), start=len(prompt), top=TOP)
     with (cancellation or Cancellation()).over(engine.score(request)) as events:
         for event in events:

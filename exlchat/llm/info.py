@@ -29,6 +29,9 @@ class ModelInfo:
         without_draft: why one that was wished for does not, in one line; empty where none was, or it does.
         remote: what kind of server answers, and as what it takes prompts; empty where the model is loaded here.
         notices: what is good to know of it, a line each.
+        lacks: what it cannot do, and in a line why and what would mend it: by the fields of `GenerationRequest` and
+            `SamplingSettings`, the kinds of `Constraint`, and `cache`, `format`, `probabilities`, `serving`,
+            `thinking`, `thinking_budget`.
     """
 
     name: str
@@ -52,6 +55,7 @@ class ModelInfo:
     without_draft: str = ""
     remote: str = ""
     notices: tuple[str, ...] = ()
+    lacks: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

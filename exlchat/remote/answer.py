@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,9 @@ from exlchat.remote.server import Server
 from exlchat.untrusted.text import one_line
 
 _MOST_ALTERNATIVES = 100
+_LEAST_LOGARITHM = -1e300
+_ROUNDING = 1e-3
+"""By so much the logarithm of a certain token may be above 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,6 @@ class Chunk:
     progress: PrefillProgress | None = None
     reason: FinishReason | None = None
     usage: Usage | None = None
-
-    @property
-    def empty(self) -> bool:
-        return not (self.text or self.thought or self.ids or self.progress or self.reason or self.usage)
 
 
 def asked(server: Server, request: GenerationRequest, seed: int) -> tuple[str, dict[str, Any]]:
@@ -112,10 +110,6 @@ def _messages(server: Server, request: GenerationRequest) -> dict[str, Any]:
     elif told and server.kind == "ollama":
         found["think"] = told["enable_thinking"]
     if begun:
-        if not server.prefills:
-            raise RequestError(
-                f"this server ({server.kind}) cannot go on with an answer that was begun; have it given again"
-            )
         found["messages"].append({"role": "assistant", "content": begun})
         if server.kind in ("vllm", "exlchat"):
             found |= {"continue_final_message": True, "add_generation_prompt": False}
@@ -218,7 +212,8 @@ class ChunkReader:
             return ""
         if not isinstance(text, str):
             raise self._wrong("text that is none")
-        return text
+        # Half a pair of surrogates, which JSON can spell, is no character and could not be written down.
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def _checked(self, ids: Sequence[object]) -> tuple[int, ...]:
         size = self._server.vocabulary.size
@@ -230,9 +225,10 @@ class ChunkReader:
         if not isinstance(place, Mapping):
             raise self._wrong("probabilities that are none")
         listed = place.get("top_logprobs")
-        top = [chance for one in (listed if isinstance(listed, list) else ()) if (chance := _chance(one))]
+        size = self._server.vocabulary.size
+        top = [chance for one in (listed if isinstance(listed, list) else ()) if (chance := _chance(one, size))]
         ranked = tuple(TokenChance(one, value, rank) for rank, (one, value) in enumerate(top, 1))
-        taken = _chance(place)
+        taken = _chance(place, size)
         rank = next((one.rank for one in ranked if taken and one.token_id == taken[0]), len(ranked) + 1)
         return PlaceChances(None if taken is None else TokenChance(*taken, rank), ranked)
 
@@ -240,13 +236,14 @@ class ChunkReader:
         return RemoteError(f"{self._place()}: sends {what}; it is no server of this kind, or it is broken")
 
 
-def _chance(one: object) -> tuple[int, float] | None:
+def _chance(one: object, size: int) -> tuple[int, float] | None:
+    """A token and its logarithm; `None` where there is no such token, or no probability has that logarithm."""
     if not isinstance(one, Mapping):
         return None
     id_, value = one.get("id"), one.get("logprob")
-    if type(id_) is not int or not isinstance(value, int | float) or math.isnan(value):
+    if type(id_) is not int or not 0 <= id_ < size or not isinstance(value, int | float) or isinstance(value, bool):
         return None
-    return id_, float(value)
+    return (id_, min(float(value), 0.0)) if _LEAST_LOGARITHM <= value <= _ROUNDING else None
 
 
 def _llama_reason(event: Mapping[str, Any], request: GenerationRequest) -> FinishReason:

@@ -26,9 +26,10 @@ from exlchat.llm.port import Capabilities, Failed, Handle, Running
 from exlchat.llm.repetition_watch import RepetitionWatch
 from exlchat.llm.request import GenerationRequest, RequestError, ScoreRequest
 from exlchat.llm.thought_splitter import several_told_apart, told_apart
-from exlchat.remote.address import Remote, RemoteError
+from exlchat.remote.address import Address, Remote, RemoteError
 from exlchat.remote.answer import Chunk, ChunkReader, Usage, asked
 from exlchat.remote.http import EventStream, Http
+from exlchat.remote.lacks import NO_SCORES, check, lacks_of
 from exlchat.remote.server import Server, look_at
 from exlchat.remote.spread import Spread, look_at_all
 from exlchat.remote.stops import StopWatch
@@ -53,21 +54,28 @@ def connect(remote: Remote) -> RemoteEngine:
             raise RemoteError(f"{address.shown}: the key would be sent unencrypted; give an https address, or a tunnel")
     servers = [Http(address, remote.key) for address in addresses]
     if len(servers) == 1:
-        return RemoteEngine(look_at(remote, servers[0]), Spread(servers))
-    return RemoteEngine(*look_at_all(remote, servers))
+        return RemoteEngine(look_at(remote, servers[0]), Spread(servers), addresses)
+    return RemoteEngine(*look_at_all(remote, servers), addresses)
 
 
 class RemoteEngine:
-    """A model of a server. Every request has a connection of its own, and closing it is what ends the answer there."""
+    """A model of a server. Every request has a connection of its own, and closing it is what ends the answer there.
 
-    def __init__(self, server: Server, spread: Spread) -> None:
+    Args:
+        addresses: where it was looked for: it is called by all of them, whoever answered, so that a run that goes on
+            later knows it again.
+    """
+
+    def __init__(self, server: Server, spread: Spread, addresses: Sequence[Address]) -> None:
         self.server = server
         self._spread = spread
-        place = ", ".join(one.address.place for one in spread.servers)
+        place = ", ".join(one.place for one in addresses)
+        shown = ", ".join(one.shown for one in addresses)
+        self._lacks = lacks_of(server, shown)
         self._info = ModelInfo(
             # Of a file its name.
             name=server.model.rpartition("/")[2] if server.model.startswith("/") else server.model,
-            path=", ".join(one.address.shown for one in spread.servers),
+            path=shown,
             architecture="",
             quantization="",
             parameters=server.parameters,
@@ -84,6 +92,7 @@ class RemoteEngine:
             named_tokens={"bos_token": server.bos_token, "eos_token": server.eos_token},
             remote=f"{server.kind} · {server.level}",
             notices=server.notices,
+            lacks=self._lacks,
         )
 
     @property
@@ -92,13 +101,8 @@ class RemoteEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        server = self.server
         return Capabilities(
-            alternatives=server.kind == "llama.cpp" and server.level == "ids",
-            banned=server.kind in ("exlchat", "tabbyapi"),
-            begun=server.prefills,
-            guidance_ids=False,
-            heal=False,
+            **{name: name not in self._lacks for name in ("alternatives", "banned", "begun", "guidance_ids", "heal")},
             draft_model=False,
         )
 
@@ -109,6 +113,7 @@ class RemoteEngine:
         return self.server.vocabulary.decode(ids, special=special)
 
     def check(self, request: GenerationRequest) -> None:
+        check(self._lacks, request)
         self.capabilities.check(request)
         asked(self.server, replace(request, prompt_ids=(), begun=0), 0)
 
@@ -130,7 +135,7 @@ class RemoteEngine:
         self, request: GenerationRequest | ScoreRequest, sink: Callable[[Event | Scored | Failed], None]
     ) -> Handle:
         if isinstance(request, ScoreRequest):
-            raise RequestError("a server does not tell how likely a given text is; load a model here")
+            raise RequestError(NO_SCORES)
         running = self.generate(request)
 
         def tell() -> None:
@@ -147,6 +152,7 @@ class RemoteEngine:
         """Nothing is written here in the background."""
 
     def _check(self, request: GenerationRequest) -> None:
+        check(self._lacks, request)
         self.capabilities.check(request)
         if not request.prompt_ids:
             raise RequestError("the prompt is empty; it needs at least one token")
@@ -196,12 +202,12 @@ class _Answer:
         try:
             for event in self._stream:
                 chunk = reader.read(event)
-                empty = empty + 1 if chunk.empty else 0
-                if empty > _MOST_EMPTY:
-                    raise RemoteError(f"{self._stream.place}: sends events that say nothing, without end")
                 if chunk.progress is not None and said.first is None:
                     yield chunk.progress
                 told = self._take(chunk, said)
+                empty = empty + 1 if told is None else 0
+                if empty > _MOST_EMPTY:
+                    raise RemoteError(f"{self._stream.place}: sends events that say nothing, without end")
                 if told is not None:
                     yield told
                 if said.reason is not None and chunk.reason is None:

@@ -149,11 +149,9 @@ def _biases(kind: ServerKind, sampling: SamplingSettings) -> dict[str, Any]:
 
 
 def constraint_fields(kind: ServerKind, constraint: Constraint | None, *, chat: bool) -> dict[str, Any]:
-    """`chat`: of a request with messages. Raises `RequestError` for what the server cannot hold an answer to."""
+    """`chat`: of a request with messages. `lacks.check` has refused what answers cannot be held to."""
     if constraint is None:
         return {}
-    if constraint.kind not in _CONSTRAINTS[kind]:
-        raise RequestError(f"this server ({kind}) cannot hold an answer to a {constraint.kind.replace('_', ' ')}")
     if constraint.kind == "json_schema":
         return _schema(kind, json.loads(constraint.text), chat=chat)
     if kind == "llama.cpp":
@@ -182,26 +180,24 @@ def _literal(text: str) -> str:
 
 
 def length_fields(kind: ServerKind, request: GenerationRequest, most: int) -> dict[str, Any]:
-    """How long the answer may be and has to be, and what must not come. Raises `RequestError`."""
+    """How long the answer may be and has to be, and what must not come; `lacks.check` has refused what there is not."""
     found: dict[str, Any] = {"n_predict" if kind == "llama.cpp" else "max_tokens": most}
     if request.min_new_tokens:
-        if kind not in ("exlchat", "vllm", "tabbyapi"):
-            raise RequestError(f"this server ({kind}) knows no least length; set min_tokens to 0")
         found["min_tokens"] = request.min_new_tokens
+    if kind == "exlchat":
+        # On there where nothing is said.
+        found["stop_repeating"] = request.stop_repeating
     if request.banned:
-        if kind not in ("exlchat", "tabbyapi"):
-            raise RequestError(f"this server ({kind}) bans no texts; leave out what is banned")
         found["banned_strings"] = list(request.banned)
     if request.thoughts is not None and request.thoughts.tokens is not None:
-        if kind != "exlchat":
-            raise RequestError(f"this server ({kind}) knows no budget of thoughts; leave it out")
         found["thinking_token_budget"] = request.thoughts.tokens
     return found
 
 
 def sampling_of(kind: ServerKind) -> frozenset[str]:
     """Our names of the values that such a server takes."""
-    return frozenset(SAMPLING[kind]) | _PER_SERVER.get(kind, frozenset())
+    biases: frozenset[str] = frozenset() if kind == "ollama" else frozenset({"logit_bias", "banned_tokens"})
+    return frozenset(SAMPLING[kind]) | _PER_SERVER.get(kind, frozenset()) | biases
 
 
 def constraints_of(kind: ServerKind) -> frozenset[str]:

@@ -189,7 +189,8 @@ class Http:
             raise RemoteError(f"{self.address.shown}: answers with what is no JSON: {_start(data)}") from None
         if not isinstance(found, dict):
             raise RemoteError(f"{self.address.shown}: answers with JSON that is no object: {_start(data)}")
-        if found.get("error"):
+        # The second form is of older vLLMs and of FastChat.
+        if found.get("error") or found.get("object") == "error":
             raise RemoteError(f"{self.address.shown}: {_message(found) or 'fails without a reason'}")
         return found
 

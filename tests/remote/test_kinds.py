@@ -208,10 +208,10 @@ def test_what_was_begun_goes_as_the_beginning_of_the_answer_where_that_can_be() 
     [
         (GenerationRequest((1,), SamplingSettings(min_p=0.1)), "min_p"),
         (GenerationRequest((1,), SamplingSettings(dry_multiplier=0.8)), "dry_multiplier"),
-        (GenerationRequest((1,), banned=("no",)), "banned"),
+        (GenerationRequest((1,), banned=("no",)), "bans no texts"),
         (GenerationRequest((1,), constraint=Constraint("regex", "a+")), "regex"),
         (GenerationRequest((1,), min_new_tokens=5), "least length"),
-        (GenerationRequest((1,), alternatives=3), "alternatives"),
+        (GenerationRequest((1,), alternatives=3), "no probabilities"),
     ],
 )
 def test_what_a_plain_server_cannot_do_is_refused_before_it_is_asked(request_: GenerationRequest, named: str) -> None:

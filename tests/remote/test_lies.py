@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 import threading
@@ -20,7 +21,8 @@ from exlchat.remote.address import Address, Remote, RemoteError
 from exlchat.remote.engine import RemoteEngine, connect
 from exlchat.remote.http import Http
 from tests.patience import PATIENCE
-from tests.remote.stub import DONE, Body, Route, Stub, delta, listed, serving, streamed, told
+from tests.remote.stub import DONE, Body, Route, Stub, delta, listed, serving, streamed, told, usage
+from tests.remote.test_kinds import TEXT, VLLM
 
 MODELS = {"GET /v1/models": listed("m")}
 CHAT = "POST /v1/chat/completions"
@@ -69,6 +71,15 @@ def no_stream(data: bytes, kind: str = "text/event-stream") -> Route:
         ),
         (streamed(delta("Hel"), *[{"choices": [{"delta": {}}]}] * 10_001), "events that say nothing", "Hel"),
         (streamed(delta("Hel")), "breaks off before the answer has ended", "Hel"),
+        (streamed(delta("Hel"), *[usage(3, 1)] * 10_001), "events that say nothing", "Hel"),
+        (streamed(delta("Hel"), {"object": "error", "message": "CUDA is gone", "code": 50}), "CUDA is gone", "Hel"),
+        (streamed(delta("Hel"), {"error": "gone"}), "gone", "Hel"),
+        (streamed(delta("Hel"), b'error: {"code": 500, "message": "slot lost"}\n\n'), "slot lost", "Hel"),
+        (streamed(delta("Hel"), {"choices": ["x"]}), "no object", "Hel"),
+        (streamed(delta("Hel"), {"choices": [{"delta": [1]}]}), "no object", "Hel"),
+        (streamed(delta("Hel"), b"data: \xff\xfe\n\n"), "no JSON", "Hel"),
+        (streamed(delta("Hel"), b"data: " + b"[" * 100_000 + b"\n\n"), "no JSON", "Hel"),
+        (no_stream(gzip.compress(b"data: {}\n\n")), "no stream of events", ""),
         (streamed(DONE), "breaks off before the answer has ended", ""),
         (streamed(delta("Hel"), b"data: " + b"x" * (http.LONGEST_LINE + 10)), "more than", "Hel"),
         (told({"error": {"message": "no such template"}}), "no such template", ""),
@@ -199,3 +210,97 @@ def test_a_key_goes_with_every_request_and_into_no_message() -> None:
 def test_a_key_is_not_sent_where_others_can_read_it() -> None:
     with pytest.raises(RemoteError, match="unencrypted"):
         connect(Remote("x", Address.parse("http://192.0.2.1:80"), key="k"))
+
+
+def by_ids(*events: object, **routes: Route) -> tuple[str, Finished | None]:
+    """What is told of an answer by ids, and its end if it has one."""
+    with serving({**VLLM, TEXT: streamed(*events)}) as stub:
+        there = connect(Remote("stub", Address.parse(stub.url), template=True))
+        last = None
+        try:
+            for event in there.generate(GenerationRequest(there.encode("Hi"), max_new_tokens=20)):
+                last = event if isinstance(event, Finished) else None
+        except RemoteError as error:
+            return str(error).replace(stub.url, "URL"), None
+        return "", last
+
+
+def chunk(text: str, ids: object, reason: str | None = None) -> Body:
+    return {"choices": [{"index": 0, "text": text, "token_ids": ids, "finish_reason": reason}]}
+
+
+@pytest.mark.parametrize("ids", [[-1], [2**31], [1.0], [True], ["72"], {"0": 72}, "72", 72, [None], [[72]]])
+def test_ids_that_are_none_are_not_taken(ids: object) -> None:
+    line, last = by_ids(chunk("H", ids), chunk("", [], "stop"), DONE)
+    assert line.startswith("URL: sends ids that the model does not have")
+    assert last is None
+
+
+def test_ids_without_end_end_at_the_bound() -> None:
+    line, last = by_ids(*[chunk("", [72])] * 1000)
+    assert line == ""
+    assert last is not None
+    assert (last.reason, len(last.token_ids)) == ("max_new_tokens", 21)
+
+
+@pytest.mark.parametrize("reply", [{"tokens": [-1]}, {"tokens": "no"}, {"tokens": [2**40]}, {"tokens": [1.5]}, {}])
+def test_a_tokenizer_that_gives_no_ids_is_no_server_by_ids(reply: Body) -> None:
+    with serving({**VLLM, "POST /tokenize": told(reply)}) as stub, pytest.raises(RemoteError, match="gives no ids"):
+        connect(Remote("stub", Address.parse(stub.url), template=True))
+
+
+@pytest.mark.parametrize("context", [-1, 0, "much", 1e30, True, None, [4096], 10**30])
+def test_a_context_that_is_none_is_not_believed(context: object) -> None:
+    with serving({"GET /v1/models": listed("m", owner="vllm", max_model_len=context)}) as stub:
+        there = engine(stub)
+        assert there.info.max_seq_len == 8192
+        assert "does not say how much it reads" in there.info.notices[0]
+
+
+def test_half_a_character_can_be_written_down() -> None:
+    lie = streamed(delta("a\ud83d"), delta("b\udc00c"), delta("\ud83d\ude42", "stop"), DONE)
+    with serving({**MODELS, CHAT: lie}) as stub:
+        there, store = engine(stub), ConversationStore(None)
+        ident = store.create_conversation().id
+        store.add_message(ident, "user", "A story")
+        list(answer(store, there, ident, TurnOptions(SamplingSettings())))
+        assert store.load(ident).branch[-1].text == "a\ufffdb\ufffdc\U0001f642"
+
+
+def test_probabilities_that_are_none_are_left_out() -> None:
+    props = {"default_generation_settings": {"n_ctx": 512}, "chat_template": "{{ messages[0].content }}"}
+    wrong = [(-1, -1.0), (2**40, -1.0), (72, 5.0), (72, 1e400), (72, -(10**400)), (72, "x"), ("72", -1.0), (72, True)]
+    places = [{"id": 72, "logprob": -0.5, "top_logprobs": [{"id": one, "logprob": value} for one, value in wrong]}]
+    routes = {
+        "GET /v1/models": listed("m", meta={"n_vocab": 300}),
+        "GET /props": told(props),
+        "POST /tokenize": told({"tokens": [72]}),
+        "POST /detokenize": told({"content": "H"}),
+        "POST /completion": streamed(
+            {"content": "H", "tokens": [72], "completion_probabilities": places},
+            {"content": "", "tokens": [], "stop": True, "stop_type": "limit"},
+        ),
+    }
+    with serving(routes) as stub:
+        there = engine(stub)
+        assert there.server.level == "ids"
+        *_, last = there.generate(GenerationRequest((72,), max_new_tokens=1, alternatives=3))
+        assert isinstance(last, Finished)
+        (place,) = last.chances
+        assert place.taken is not None
+        assert (place.taken.token_id, place.taken.log_probability, place.top) == (72, -0.5, ())
+
+
+def ask(stub: Stub, key: str) -> None:
+    there = engine(stub, key=key)
+    list(there.generate(GenerationRequest(there.encode('{"role": "user", "content": "Hi"}\n'))))
+
+
+@pytest.mark.parametrize("at", ["GET /v1/models", CHAT])
+def test_neither_prompt_nor_key_follow_a_server_that_sends_elsewhere(at: str) -> None:
+    with serving({**MODELS, CHAT: streamed(delta("caught", "stop"), DONE)}) as other:
+        there = told({}, status=307, Location=f"{other.url}/v1/chat/completions")
+        with serving({**MODELS, at: there}) as stub:
+            with pytest.raises(RemoteError, match="is not followed; give that address"):
+                ask(stub, key="sekrit-4")
+            assert other.asked == []

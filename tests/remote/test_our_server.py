@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from exlchat import engine, paths
+from exlchat.api.voice import Voice
+from exlchat.chat.answer_options import AnswerOptions
 from exlchat.chat.prompt_format import choose_format
 from exlchat.llm.events import Finished
 from exlchat.llm.port import Engine, Handle
@@ -62,6 +65,17 @@ def test_answers_are_those_of_the_model_here(there: RemoteEngine, local: Engine)
     ids = local.encode("<s><|im_start|>user\nWhat is EXL2?<|im_end|>\n<|im_start|>assistant\n")
     found, wanted = answer(there, ids, 40), answer(local, ids, 40)
     assert (found.text, found.token_ids, found.reason) == (wanted.text, wanted.token_ids, wanted.reason)
+
+
+def test_whether_an_answer_may_repeat_itself_is_said_here(local: Engine) -> None:
+    ids = local.encode("<s><|im_start|>user\nSay %<|im_end|>\n<|im_start|>assistant\n" + "%" * 40)
+    request = GenerationRequest(tuple(ids), sampling=GREEDY, max_new_tokens=400, min_new_tokens=400)
+    with serving(local, voice=Voice(sampling=GREEDY, speech=AnswerOptions(stop_repeating=True))) as served:
+        there = connect(Remote("ours", Address.parse(served.url)))
+        for stop_repeating, reason in ((False, "max_new_tokens"), (True, "repeating")):
+            *_, last = there.generate(replace(request, stop_repeating=stop_repeating))
+            assert isinstance(last, Finished)
+            assert last.reason == reason
 
 
 def test_a_second_turn_reads_what_is_new(there: RemoteEngine, local: Engine) -> None:

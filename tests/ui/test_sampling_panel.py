@@ -91,7 +91,7 @@ def test_every_step_is_a_value_that_can_be_and_moves(name: str, steps: list[int]
 )
 def test_a_value_that_changes_nothing_is_said_to(name: str, value: str, idle: set[str]) -> None:
     now = NOW.with_value(name, value)
-    assert {one for one in MAIN if "changes nothing" in list(value_lines(now, now, one))[1]} == idle
+    assert {one for one in MAIN if "changes nothing" in list(value_lines(now, now, one, {}))[1]} == idle
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_why_a_value_is_idle_is_said(name: str, settings: dict[str, str], reason
     now = NOW
     for other, value in settings.items():
         now = now.with_value(other, value)
-    held = list(value_lines(now, now, name))[1]
+    held = list(value_lines(now, now, name, {}))[1]
     assert held.endswith(f"It changes nothing while {reason}." if reason else ").")
 
 

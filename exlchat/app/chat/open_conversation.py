@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from exlchat.app.chat.own_settings import OwnSettings, Spoken, begun_with, layered, spoken_to
 from exlchat.app.chat.unkept import UnkeptAnswers
 from exlchat.app.generation_settings import NAMES
+from exlchat.app.lacking import refused
 from exlchat.chat.model import settings_of
 from exlchat.chat.speakers import is_group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from exlchat.chat.speakers import SpeaksNext
     from exlchat.chat.store.conversations import ConversationStore
     from exlchat.config.layers import Resolved
-    from exlchat.llm.sampling import SamplingSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,6 @@ class Defaults:
     system: str | None
 
 
-def _takes_all(_: SamplingSettings) -> str:
-    return ""
-
-
 class OpenConversation:
     """The part of the session that asks nothing of the engine; runs on the session's thread."""
 
@@ -60,8 +56,8 @@ class OpenConversation:
         self.defaults = defaults
         self.first_persona = persona
         """Who speaks in new conversations."""
-        self.refusal: Callable[[SamplingSettings], str] = _takes_all
-        """Why the model cannot draw so, in one line; empty if it can. Whoever knows the model says it."""
+        self.lacks: Mapping[str, str] = {}
+        """What the model that is there cannot do, and why: as of `ModelInfo`. Whoever knows the model says it."""
         self.unkept = UnkeptAnswers(store)
         self._conversation: Conversation | None = None
         self._spoken: Spoken | None = None
@@ -146,9 +142,9 @@ class OpenConversation:
             ValueError: the model cannot, in one line; how they were drawn before goes on.
             StoreError: it could not be written.
         """
-        if refused := self.refusal(generation.sampling):
-            raise ValueError(refused)
         now = self.generation
+        if reason := refused(self.lacks, generation, now):
+            raise ValueError(reason)
         said = {
             name: generation.value(name)
             for name in NAMES

@@ -197,7 +197,7 @@ def _below(held: Resolved, overruled: frozenset[str]) -> Iterable[Layer]:
         if layer.place in ("typed", "preset"):
             kept = {key: value for key, value in layer.values.items() if key not in overruled}
             yield Layer(layer.place, kept, layer.name)
-        elif layer.place not in ("conversation", "persona", "default"):
+        elif layer.place not in ("conversation", "persona"):
             yield layer
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from exlchat.app.chat.session import NotPossibleError
@@ -12,6 +12,8 @@ from exlchat.chat.store.conversations import StoreError
 from exlchat.paths import FolderError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from exlchat.app.view import View
 
 Place = Literal["everywhere", "composer", "message", "sidebar"]
@@ -41,6 +43,8 @@ class Situation:
     can_retry: bool = False
     answer_was_cut: bool = False
     can_undo_in_list: bool = False
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """What the model cannot do, and why: as of `ModelInfo`."""
 
 
 def _always(_: Situation) -> bool:
@@ -66,6 +70,8 @@ class Action:
         after: id of the action behind which it is listed; empty for the one that is declared before it.
         topic: what it is about.
         aliases: further slash commands that mean it, with their slashes, as people know them of other programs.
+        needs: what a model has to be able to do for it, by the keys of `ModelInfo.lacks`; empty where any will do.
+        lets_go: arguments that ask nothing of the model, so that any lets go of what another one was asked for.
         handler: carries it out, unless a view has a way of its own; `None` where only those have.
     """
 
@@ -83,6 +89,8 @@ class Action:
     after: str = ""
     topic: Topic = "The program"
     aliases: tuple[str, ...] = ()
+    needs: str = ""
+    lets_go: tuple[str, ...] = ("off", "none")
     handler: Handler | None = None
 
     @property
@@ -94,6 +102,10 @@ class Action:
     def also(self) -> str:
         """A sentence on the other names of the command; empty without any."""
         return f" Also {', '.join(self.aliases)}." if self.aliases else ""
+
+    def lacking(self, lacks: Mapping[str, str]) -> str:
+        """Why the model cannot do it, and what would mend that; empty where it can."""
+        return lacks.get(self.needs, "")
 
     @property
     def argument_required(self) -> bool:
@@ -120,6 +132,8 @@ def command(
     after: str = "",
     topic: Topic,
     aliases: tuple[str, ...] = (),
+    needs: str = "",
+    lets_go: tuple[str, ...] = ("off", "none"),
 ) -> Callable[[Handler], Handler]:
     """Declare an action, which the decorated function carries out; arguments as of `Action`.
 
@@ -128,7 +142,22 @@ def command(
     if name in DECLARED:
         raise ValueError(f"there is an action {name} already")
     action = Action(
-        name, title, told, slash, argument, keys, place, when, in_palette, is_typed, in_lines, after, topic, aliases
+        name,
+        title,
+        told,
+        slash,
+        argument,
+        keys,
+        place,
+        available=when,
+        in_palette=in_palette,
+        is_typed=is_typed,
+        in_lines=in_lines,
+        after=after,
+        topic=topic,
+        aliases=aliases,
+        needs=needs,
+        lets_go=lets_go,
     )
     DECLARED[name] = action
 

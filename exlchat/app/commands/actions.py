@@ -83,7 +83,7 @@ def completions(text: str, now: Situation | None = None) -> list[Action]:
 
     Args:
         text: as typed.
-        now: leaves out what cannot be done now; `None` leaves out nothing.
+        now: leaves out what cannot be done now, but not what the model cannot do; `None` leaves out nothing.
     """
     if not text.startswith("/") or text.startswith("//") or any(mark.isspace() for mark in text):
         return []
@@ -111,6 +111,7 @@ def situation_of(session: ChatSession) -> Situation:
         can_retry=last is not None,
         answer_was_cut=session.can_continue,
         can_undo_in_list=bool(session.list_history),
+        lacks=session.lacks,
     )
 
 
@@ -132,6 +133,8 @@ class Commands:
 
     def run(self, action_id: str, argument: str = "") -> bool:
         """Do an action that is known; one that cannot be done says why. Whether it was done."""
+        if self.refused(action_id, argument):
+            return False
         handler = BY_ID[action_id].handler
         own = self._own.get(action_id)
         if own is not None:
@@ -141,3 +144,12 @@ class Commands:
             done = attempt(self._view, lambda: handler(self._view, argument))
         self._view.show_spoken()
         return done
+
+    def refused(self, action_id: str, argument: str = "") -> bool:
+        """Say so where the model cannot do it; whether that is so."""
+        action = BY_ID[action_id]
+        reason = action.lacking(self._view.session.lacks)
+        if not reason or argument.lower() in action.lets_go:
+            return False
+        self._view.tell(f"{action.slash or action.title}: {reason}", warning=True)
+        return True

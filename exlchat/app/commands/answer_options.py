@@ -28,6 +28,7 @@ _OFF = ("off", "none")
     "[FILE|JSON|off]",
     is_typed=True,
     after="quit",
+    needs="json_schema",
 )
 def schema(view: View, text: str) -> None:
     _hold(view, "schema", text)
@@ -40,6 +41,7 @@ def schema(view: View, text: str) -> None:
     "/regex",
     "[RE|off]",
     is_typed=True,
+    needs="regex",
 )
 def regex(view: View, text: str) -> None:
     _hold(view, "regex", text)
@@ -52,6 +54,7 @@ def regex(view: View, text: str) -> None:
     "/choice",
     "[A, B|off]",
     is_typed=True,
+    needs="choice",
 )
 def choice(view: View, text: str) -> None:
     _hold(view, "choice", text)
@@ -64,6 +67,7 @@ def choice(view: View, text: str) -> None:
     "/grammar",
     "[FILE|off]",
     is_typed=True,
+    needs="grammar",
 )
 def grammar(view: View, text: str) -> None:
     _hold(view, "grammar", text)
@@ -93,6 +97,7 @@ def _hold(view: View, word: str, text: str) -> None:
     "/ban",
     "[TEXT|off]",
     is_typed=True,
+    needs="banned",
 )
 def ban(view: View, text: str) -> None:
     _add(view, "ban", text)
@@ -129,6 +134,7 @@ def _add(view: View, name: str, text: str) -> None:
     "/begin",
     "[TEXT|off]",
     is_typed=True,
+    needs="begun",
 )
 def begin(view: View, text: str) -> None:
     _set(view, "begin", text)
@@ -141,6 +147,7 @@ def begin(view: View, text: str) -> None:
     "/think",
     "[on|off|N]",
     is_typed=True,
+    needs="thinking",
 )
 def think(view: View, text: str) -> None:
     name = "thinking_budget" if text.isdecimal() else "think"
@@ -160,6 +167,7 @@ def think(view: View, text: str) -> None:
     "/negative",
     "[TEXT|off]",
     is_typed=True,
+    needs="guidance_ids",
 )
 def negative(view: View, text: str) -> None:
     _set(view, "negative", text)
@@ -175,6 +183,7 @@ def negative(view: View, text: str) -> None:
     "/draft",
     "[auto|ngram|model|off]",
     is_typed=True,
+    needs="draft",
 )
 def draft(view: View, text: str) -> None:
     _set(view, "draft", text)
@@ -187,6 +196,7 @@ def draft(view: View, text: str) -> None:
     "/logprobs",
     "[N|off]",
     is_typed=True,
+    needs="alternatives",
 )
 def logprobs(view: View, text: str) -> None:
     _set(view, "logprobs", text)

@@ -60,6 +60,7 @@ def retry(view: View, back: str) -> None:
     "/continue",
     when=lambda now: now.answer_was_cut and not now.answering,
     aliases=("/cont",),
+    needs="begun",
 )
 def go_on(view: View, _: str) -> None:
     view.session.continue_answer()
@@ -124,6 +125,7 @@ command(
     when=lambda now: now.has_answer and not now.answering,
     after="redo",
     aliases=("/probs", "/logits"),
+    needs="probabilities",
 )
 def probabilities(view: View, numbers: str) -> None:
     """Nothing, N or N PLACE RANK, where N counts messages from the end; without it the last answer is meant."""

@@ -31,7 +31,12 @@ def questions_wait_for(view: View) -> str | None:
 
 
 @command(
-    "cache", "Cache", "Show what the model's cache holds, whose it is, and how much it saves.", "/cache", after="stats"
+    "cache",
+    "Cache",
+    "Show what the model's cache holds, whose it is, and how much it saves.",
+    "/cache",
+    after="stats",
+    needs="cache",
 )
 def cache(view: View, _: str) -> None:
     wait = model_to_come(view)
@@ -55,6 +60,7 @@ def cache_told(view: View, report: CacheReport, *, late: bool) -> None:
     "/cost",
     "[TEXT]",
     when=lambda now: now.has_messages,
+    needs="cache",
 )
 def cost(view: View, system: str) -> None:
     if (wait := questions_wait_for(view)) is not None:
@@ -65,6 +71,9 @@ def cost(view: View, system: str) -> None:
 def ask_cost(view: View, how: str, system: str | None = None) -> None:
     """Ask what the open conversation costs. The answer names it, if another one is open by then."""
     session = view.session
+    if "cache" in session.lacks:
+        # All would be told to be read anew, which is not known.
+        return
     asked = session.conversation_id
     title = one_line(session.conversation.title, _TITLE_CELLS) if session.conversation else "the new conversation"
 

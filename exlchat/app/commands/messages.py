@@ -337,6 +337,7 @@ command(
     keys=("n",),
     place="message",
     in_palette=False,
+    needs="begun",
 )
 command(
     "source",

@@ -25,6 +25,8 @@ _USAGE = "/serve takes a PORT such as 8765, HOST:PORT, or off"
     "/serve",
     "[PORT|off]",
     after="model",
+    needs="serving",
+    lets_go=("off",),
 )
 def serve(view: View, argument: str) -> None:
     server = view.serving

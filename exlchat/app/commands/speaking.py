@@ -197,6 +197,8 @@ def _meant_for(view: View, model: str | None) -> str:
     in_lines="Choose the prompt template; without NAME, list those there are.",
     after="preset",
     aliases=("/format", "/instruct"),
+    needs="format",
+    lets_go=("model",),
 )
 def template(view: View, name: str) -> None:
     session = view.session

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from exlchat.app.chat.own_settings import SETTLED
 from exlchat.app.generation_settings import EXPLAINED, NAMES, usual_value
+from exlchat.app.lacking import why_not
 from exlchat.app.panels.sampling_idle import idle_reason, order_line
 from exlchat.chat import answer_option_values
 from exlchat.chat.answer_option_values import ANSWER_OPTIONS
@@ -16,7 +17,7 @@ from exlchat.llm.limits import LARGEST_SEED
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from exlchat.app.chat.own_settings import Spoken
     from exlchat.app.generation_settings import GenerationSettings
@@ -154,12 +155,15 @@ def typed_text(now: GenerationSettings, name: str) -> str:
     return "none" if value is None else str(value)
 
 
-def value_lines(now: GenerationSettings, start: GenerationSettings, name: str) -> Iterator[str]:
+def value_lines(
+    now: GenerationSettings, start: GenerationSettings, name: str, lacks: Mapping[str, str]
+) -> Iterator[str]:
     yield EXPLAINED[name]
     before = "" if now.value(name) == start.value(name) else f" At the start: {start.shown(name)}."
     reason = idle_reason(now.sampling, name)
     idle = f" It changes nothing while {reason}." if reason else ""
-    yield f"Now: {now.shown(name)} ({now.source(name)}).{before}{idle}"
+    lacking = f" Not now: {why}." if (why := why_not(lacks, name)) else ""
+    yield f"Now: {now.shown(name)} ({now.source(name)}).{before}{idle}{lacking}"
     if name == "order":
         yield f"Typed are all steps, or those that come last, as in min_p, temperature. Now {order_line(now.sampling)}"
 
@@ -199,13 +203,15 @@ def spoken_rows(spoken: Spoken) -> Iterator[tuple[str, str, str]]:
 
 def panel_lines(view: View) -> Iterator[str]:
     """All values in lines, for where there is no panel."""
-    now, start = view.session.generation, view.session.as_usual
+    now, start, lacks = view.session.generation, view.session.as_usual, view.session.lacks
     for group, names in groups(now):
         if group:
             yield f"{group}, as usual:"
         for name in names:
-            explained, held, *_ = value_lines(now, start, name)
-            yield f"  {name} {now.shown(name)}: {explained}" if group else f"{name}: {held[5:]} {explained}"
+            explained, held, *_ = value_lines(now, start, name, lacks)
+            reason = why_not(lacks, name)
+            told = f"Not now: {reason}." if reason else explained
+            yield f"  {name} {now.shown(name)}: {told}" if group else f"{name}: {held[5:]} {explained}"
     yield order_line(now.sampling)
     for title, value, source in spoken_rows(view.session.spoken):
         yield f"{title}: {value} ({source})"

@@ -64,8 +64,8 @@ class SharedServer:
             if importlib.util.find_spec(package) is None:
                 raise NotPossibleError(f"/serve needs {package}; install it with: pip install 'exlchat[serve]'")
         engine = self._engines.engine
-        if engine is not None and engine.info.remote:
-            raise NotPossibleError(f"this model is a server's already; point programs to {engine.info.path}")
+        if engine is not None and (reason := engine.info.lacks.get("serving")):
+            raise NotPossibleError(reason)
         # Most starts serve nobody.
         from exlchat.app.serving.house import UsersHouse
         from exlchat.server.application import application

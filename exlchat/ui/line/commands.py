@@ -18,7 +18,7 @@ from exlchat.ui.line.view import LISTED
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from exlchat.app.library.listing import Entry
     from exlchat.ui.line.answers import Comparing
@@ -75,11 +75,11 @@ class LineCommands(Commands):
 
     def _help(self) -> Iterator[str]:
         if not self._lines.console.repaints:
-            return help_lines(PLAIN_KEYS)
+            return help_lines(PLAIN_KEYS, self._lines.session.lacks)
         # No key is bound where lines are only appended.
         from exlchat.ui.line.own_keys import keys_in_words
 
-        return help_lines(keys_in_words(self._lines.keys, self.known))
+        return help_lines(keys_in_words(self._lines.keys, self.known), self._lines.session.lacks)
 
     def _retry(self, back: str) -> None:
         if back:
@@ -144,15 +144,17 @@ class LineCommands(Commands):
         self._lines.note("\n".join(lines) if entries else "There are no models; exlchat pull fetches one")
 
 
-def help_lines(keys: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Keys of the line mode with what they do, and all commands of the registry."""
+def help_lines(keys: Iterable[tuple[str, str]], lacks: Mapping[str, str]) -> Iterator[str]:
+    """Keys of the line mode with what they do, and all commands of the registry, also those that the model lacks."""
     yield "Keys"
     for names, what in keys:
         yield f"  {names}: {what}"
     yield "Commands"
     for action in ACTIONS:
         if action.slash:
-            yield f"  {action.usage}: {action.in_lines or action.help}{action.also}"
+            reason = action.lacking(lacks)
+            told = f"Not now: {reason}." if reason else f"{action.in_lines or action.help}{action.also}"
+            yield f"  {action.usage}: {told}"
     yield "  //text: Send text that begins with a slash."
 
 

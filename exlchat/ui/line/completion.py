@@ -39,8 +39,13 @@ class CommandCompleter(Completer):
             for action in completions(text):
                 if action.slash and action.available(now) and self._chat.commands.known(action.id):
                     end = " " if action.argument else ""
+                    reason = action.lacking(now.lacks)
                     yield Completion(
-                        f"{action.slash}{end}", -len(text), display=action.usage, display_meta=action.title
+                        f"{action.slash}{end}",
+                        -len(text),
+                        display=action.usage,
+                        display_meta=reason or action.title,
+                        style="class:quiet" if reason else "",
                     )
             return
         typed, offered = self._arguments.behind(text)

@@ -157,6 +157,7 @@ class ChatView(Screen[None]):
     def share_model(self, other: ChatView) -> None:
         """Begin with the model as another screen knows it, and change it for both."""
         self.model = copy(other.model)
+        self.session.lacks = other.session.lacks
         self.models = other.models
         self.models.join(self.session)
         self.serving = other.serving

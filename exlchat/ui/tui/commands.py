@@ -90,6 +90,8 @@ class ScreenCommands(Commands):
             return self.run(action_id)
         elif action_id == "continue-message":
             return self.run("continue")
+        elif self.refused(action_id):
+            return False
         return action_id == "leave-messages" or attempt(
             self._screen, lambda: self._on_messages.at_cursor(action_id, key)
         )
@@ -180,7 +182,7 @@ class ScreenCommands(Commands):
         # No start needs it.
         from exlchat.ui.tui.screens.help import HelpScreen
 
-        self._screen.terminal.push_screen(HelpScreen(screen.keys, place))
+        self._screen.terminal.push_screen(HelpScreen(screen.keys, place, screen.session.lacks))
 
     def palette_actions(self) -> Iterable[PaletteEntry]:
         now = self._screen.situation()
@@ -188,7 +190,9 @@ class ScreenCommands(Commands):
             if action.in_palette and action.available(now):
                 keys = ", ".join(self._screen.keys.keys(action.id))
                 told = f"{action.help}  {escape(keys)}" if keys else action.help
-                yield PaletteEntry(action.title, told, partial(self._from_palette, action.id))
+                reason = action.lacking(now.lacks)
+                run = partial(self._from_palette, action.id)
+                yield PaletteEntry(action.title, escape(reason) or told, run, dimmed=bool(reason))
 
     def palette_themes(self) -> Iterable[PaletteEntry]:
         """Themes; those of the user are read anew."""
@@ -208,6 +212,8 @@ class ScreenCommands(Commands):
     def _from_palette(self, action_id: str) -> None:
         """What needs an argument is begun in the composer."""
         action = BY_ID[action_id]
+        if self.refused(action_id):
+            return
         if action.argument_required or action.is_typed:
             self._screen.composer.set_text(f"{action.slash} ")
             self._screen.composer.focus()

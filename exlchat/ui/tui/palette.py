@@ -31,6 +31,12 @@ class PaletteEntry:
     title: str
     help: str
     run: IgnoreReturnCallbackType
+    dimmed: bool = False
+
+    @property
+    def drawn(self) -> Content:
+        """Its title; what cannot be done with this model steps back."""
+        return Content.styled(self.title, "$quiet-text" if self.dimmed else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,7 @@ class ChatProvider(Provider):
 
     async def discover(self) -> Hits:
         for entry in self._first:
-            yield DiscoveryHit(Content(entry.title), entry.run, text=entry.title, help=entry.help)
+            yield DiscoveryHit(entry.drawn, entry.run, text=entry.title, help=entry.help)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
@@ -99,7 +105,7 @@ class ChatProvider(Provider):
             score, offsets = matcher.fuzzy_search.match(query, entry.title)
             if score > 0:
                 # Not `matcher.highlight`: that one reads a title as markup.
-                title = Content(entry.title)
+                title = entry.drawn
                 for offset in offsets:
                     title = title.stylize(matcher.match_style, offset, offset + 1)
                 yield Hit(score, title, entry.run, text=entry.title, help=entry.help)

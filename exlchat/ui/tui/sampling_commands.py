@@ -15,7 +15,7 @@ from exlchat.ui.tui.screens.line import InputScreen
 from exlchat.ui.tui.screens.sampling import SamplingScreen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from exlchat.app.chat.own_settings import Spoken
     from exlchat.app.generation_settings import GenerationSettings
@@ -48,6 +48,10 @@ class SamplingCommands:
     @property
     def spoken(self) -> Spoken:
         return self._screen.session.spoken
+
+    @property
+    def lacks(self) -> Mapping[str, str]:
+        return self._screen.session.lacks
 
     @property
     def not_kept(self) -> str:

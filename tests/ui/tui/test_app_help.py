@@ -17,6 +17,7 @@ async def test_help_begins_with_what_nobody_can_do_without(tmp_path: Path) -> No
     chat = app(tmp_path, ScriptedEngine())
     async with chat.run_test(size=(100, 30)) as pilot:
         await pilot.press("f1")
+        await until(pilot, lambda: "Send the message." in shown(chat))
         lines = [line.strip(" │") for line in shown(chat).splitlines()]
         first = next(place for place, line in enumerate(lines) if line.startswith("First of all"))
         assert "Send the message." in lines[first + 1]

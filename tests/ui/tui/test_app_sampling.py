@@ -123,15 +123,16 @@ async def test_what_does_not_go_together_is_said_in_place(tmp_path: Path) -> Non
 async def test_a_value_that_the_model_cannot_draw_by_is_refused_wherever_it_is_set(tmp_path: Path) -> None:
     chat = app(tmp_path)
     async with chat.run_test(size=(100, 40)) as pilot:
-        chat.session.refusal = lambda sampling: "there is no token 'zz'; name another" if sampling.banned_tokens else ""
+        await until(pilot, lambda: chat.chat_screen.model.info is not None)
+        chat.session.lacks = {"banned_tokens": "this model bans no tokens; load another"}
         await say(pilot, "/set banned_tokens zz")
-        assert "there is no token 'zz'" in told(chat)
+        await until(pilot, lambda: "this model bans no tokens" in told(chat))
         await go_to(pilot, "value:temperature")
         await pilot.press("m")
         await go_to(pilot, "value:banned_tokens")
         await pilot.press("enter", *"zz", "enter")
         await pilot.pause()
-        assert "there is no token 'zz'" in words(chat)
+        assert "this model bans no tokens" in words(chat)
         assert chat.session.generation.sampling.banned_tokens == ()
 
 

@@ -47,9 +47,11 @@ class HelpScreen(ModalScreen[None]):
     typed = getters.query_one("#help-typed", Input)
     panel = getters.query_one("#help-panel", VerticalScroll)
 
-    def __init__(self, keys: Keymap, place: Place = "everywhere") -> None:
-        """What can be done in `place`, where it was opened, comes first."""
+    def __init__(self, keys: Keymap, place: Place = "everywhere", lacks: Mapping[str, str] | None = None) -> None:
+        """What can be done in `place`, where it was opened, comes first; what the model `lacks` steps back."""
         super().__init__()
+        self._reasons = {one.help: reason for one in ACTIONS if (reason := one.lacking(lacks or {}))}
+        """Why what stands on a right side cannot be done now."""
         self._keys = keys
         self._place = place
         self._guide = Quoting()
@@ -83,7 +85,7 @@ class HelpScreen(ModalScreen[None]):
             told = self._guide.rows(typed) if len(typed) >= _ASKED else ()
             rows = [("Nothing has these words", ""), (typed, "Try fewer, or ask the guide: /model guide.")]
             rows = [("The guide says", ""), *told] if told else rows
-        self.query_one("#help-text", Static).update(make(self.app.theme_variables, rows))
+        self.query_one("#help-text", Static).update(make(self.app.theme_variables, rows, self._reasons))
 
     def action_scroll(self, key: str) -> None:
         scroll = {
@@ -158,23 +160,29 @@ def _also_called(left: str) -> str:
     return " ".join(action.aliases) if action else ""
 
 
-def _stack(colors: Mapping[str, str], rows: Iterable[tuple[str, str]]) -> Text:
+def _stack(colors: Mapping[str, str], rows: Iterable[tuple[str, str]], reasons: Mapping[str, str]) -> Text:
     heading, key = f"bold {for_rich(colors['primary'])}", for_rich(colors["secondary"])
+    quiet = for_rich(colors["quiet-text"])
     parts: list[tuple[str, str]] = []
     for left, right in rows:
-        if right:
+        if reason := reasons.get(right):
+            parts += [(f"{left}\n", quiet), (f"{right} Not now: {reason}.\n", quiet)]
+        elif right:
             parts += [(f"{left}\n", key), (f"{right}\n", "")]
         else:
             parts.append((f"\n{left}\n" if parts else f"{left}\n", heading))
     return Text.assemble(*parts)
 
 
-def _table(colors: Mapping[str, str], rows: Iterable[tuple[str, str]]) -> Table:
+def _table(colors: Mapping[str, str], rows: Iterable[tuple[str, str]], reasons: Mapping[str, str]) -> Table:
+    quiet = for_rich(colors["quiet-text"])
     table = Table.grid(padding=(0, 3, 0, 0), expand=True)
     table.add_column(style=for_rich(colors["secondary"]), ratio=2)
     table.add_column(ratio=5)
     for number, (left, right) in enumerate(rows):
-        if right:
+        if reason := reasons.get(right):
+            table.add_row(Text(left, style=quiet), Text(f"{right} Not now: {reason}.", style=quiet))
+        elif right:
             table.add_row(Text(left), Text(right))
         else:
             if number:

@@ -13,6 +13,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from exlchat.app.generation_settings import NAMES
+from exlchat.app.lacking import why_not
 from exlchat.app.panels.sampling import (
     groups,
     is_chosen,
@@ -28,7 +29,7 @@ from exlchat.untrusted.sanitize import PRINTABLE_LINE, printable
 from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from textual import events
     from textual.app import ComposeResult
@@ -59,6 +60,10 @@ class Door(Protocol):
     @property
     def spoken(self) -> Spoken:
         """How the open conversation is spoken to."""
+
+    @property
+    def lacks(self) -> Mapping[str, str]:
+        """What the model cannot do, and why: as of `ModelInfo`."""
 
     @property
     def not_kept(self) -> str:
@@ -174,13 +179,18 @@ class SamplingScreen(ModalScreen[None]):
         wide = self.size.width >= _WIDE_CELLS
         title = f"{name:<{_NAME_CELLS}} " if wide else f"{name} "
         idle = " · idle" if idle_reason(now.sampling, name) else ""
-        source = now.source(name)
+        source = printable(now.source(name))
+        if reason := why_not(self._door.lacks, name):
+            # What mends it stands below, when the row is gone to.
+            source, idle = reason.partition(";")[0], " "
         # What somebody decided stands out, what is as usual or does nothing steps back.
         decided = source != "default" and not idle
         value = Content.styled(printable(now.shown(name)), "bold" if decided else "$quiet-text")
         gap = " " * (max(_VALUE_CELLS - value.cell_length, 0) + 2) if wide else "  "
-        styled = (f"{printable(source)}{idle}", "$primary" if decided else "$quiet-text")
-        return Content.assemble(mark, (title, "bold" if decided else ""), value, gap, styled)
+        styled = (f"{source}{idle}", "$primary" if decided else "$quiet-text")
+        return Content.assemble(
+            mark, (title, "$quiet-text" if reason else "bold" if decided else ""), value, gap, styled
+        )
 
     @property
     def _preset_cells(self) -> int:
@@ -216,7 +226,7 @@ class SamplingScreen(ModalScreen[None]):
         ident = option.id or "" if option is not None else ""
         lines: Iterator[str] = iter(())
         if name := self._chosen(_VALUE):
-            lines = value_lines(self._door.now, self._door.start, name)
+            lines = value_lines(self._door.now, self._door.start, name, self._door.lacks)
         elif ident == _FOLD:
             lines = iter(["The controls that are off or as usual, by group; each says what it does."])
         elif preset := self._presets.get(self._chosen(_PRESET)):

@@ -25,11 +25,13 @@ class Offer:
         id: what it is chosen by.
         text: shown first.
         detail: shown behind it, quieter.
+        dimmed: whether the text is as quiet, because it cannot be done now.
     """
 
     id: str
     text: str
     detail: str = ""
+    dimmed: bool = False
 
 
 class OfferMenu(OptionList):
@@ -60,4 +62,7 @@ class OfferMenu(OptionList):
 def _row(offer: Offer) -> Content:
     text = printable(offer.text).ljust(_TEXT_CELLS)
     gap = "" if len(offer.text) < _TEXT_CELLS else " "
-    return Content.assemble(Content.styled(text, "$primary"), Content.styled(f"{gap}{offer.detail}", "$quiet-text"))
+    quiet = "$quiet-text"
+    return Content.assemble(
+        Content.styled(text, quiet if offer.dimmed else "$primary"), Content.styled(f"{gap}{offer.detail}", quiet)
+    )

@@ -106,8 +106,12 @@ class PromptArea(Vertical):
             # As a function: a coroutine of a worker that is cancelled before it begins would never be awaited.
             self.run_worker(self._offer_arguments(line), group="arguments", exit_on_error=False)
             return
-        actions = [] if self.editing.display else completions(self.composer.text, self.situation())
-        self._offer([Offer(one.id, one.usage, one.help) for one in actions])
+        now = self.situation()
+        actions = [] if self.editing.display else completions(self.composer.text, now)
+        reasons = {one.id: one.lacking(now.lacks) for one in actions} if now is not None else {}
+        self._offer(
+            [Offer(one.id, one.usage, reasons.get(one.id) or one.help, bool(reasons.get(one.id))) for one in actions]
+        )
 
     @on(TextArea.SelectionChanged)
     def _moved(self) -> None:

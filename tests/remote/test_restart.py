@@ -1,0 +1,99 @@
+"""A server that is killed while it answers, and begun again: the text so far stays, and goes on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from exlchat import paths
+from exlchat.remote.address import Address, Remote
+from exlchat.remote.engine import connect
+from exlchat.ui.tui.app import ChatApp
+from tests.patience import PATIENCE
+from tests.remote.programs import ServeProgram, serve_programs
+from tests.ui.app_harness import idle, say, services, shown, until
+
+pytestmark = pytest.mark.skipif(not paths.bundled_model().is_dir(), reason="the bundled model has not been made yet")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXLCHAT_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServeProgram]:
+    with serve_programs(tmp_path) as (one,):
+        yield one
+
+
+def chat_over(server: ServeProgram, folder: Path) -> ChatApp:
+    return ChatApp(services(folder, load=lambda _: connect(Remote("ours", Address.parse(server.url)))))
+
+
+def words(chat: ChatApp) -> str:
+    """The screen as one line, without frames and edges, so that wrapping does not matter."""
+    return " ".join(re.sub("[│▌·]", " ", shown(chat)).split())
+
+
+async def test_an_answer_that_a_kill_has_cut_is_kept_and_goes_on_with_the_next_server(
+    server: ServeProgram, tmp_path: Path
+) -> None:
+    chat = chat_over(server, tmp_path)
+    async with chat.run_test(size=(120, 40)) as pilot:
+        session = chat.session
+        await until(pilot, lambda: chat.chat_screen.model.info is not None, 4 * PATIENCE)
+        # Long, and never the same over and over, so that no machine is through with it before the kill.
+        for setting in ("min_tokens 1500", "temperature 1.5", "seed 7"):
+            await say(pilot, f"/set {setting}")
+        await say(pilot, "What is EXL2?")
+        await until(pilot, lambda: (one := session.answering) is not None and len("".join(one.answer)) > 40)
+        server.kill()
+        await idle(pilot)
+        cut = session.branch[-1]
+        assert (cut.role, cut.status) == ("assistant", "partial")
+        assert len(cut.text) > 40
+        broken = f"{server.url}: breaks off before the answer has ended; what has come is kept"
+        await until(pilot, lambda: broken in words(chat))
+        assert words(chat).count(server.url) == 1
+
+        # While it is away, that is said in a line as well, and nothing is lost.
+        await say(pilot, "/continue")
+        await until(pilot, lambda: f"{server.url}: nobody answers there" in words(chat))
+        await idle(pilot)
+        assert session.branch[-1].text == cut.text
+
+        server.start()
+        for setting in ("min_tokens 0", "max_tokens 30", "temperature 0"):
+            await say(pilot, f"/set {setting}")
+        await say(pilot, "/continue")
+        await until(pilot, lambda: session.answering is not None or session.branch[-1].status == "complete")
+        await idle(pilot)
+        last = session.branch[-1]
+        assert last.text.startswith(cut.text)
+        assert len(last.text) > len(cut.text)
+        # The last ones may be of a character that was not whole, and was never shown.
+        shown_ids = cut.token_ids[:-4]
+        assert last.token_ids[: len(shown_ids)] == shown_ids
+        assert [one.role for one in session.branch] == ["user", "assistant"]
+        kept = session.store.branch(last.id)[-1]
+        assert (kept.text, kept.status) == (last.text, last.status)
+
+
+async def test_a_server_that_was_begun_again_between_two_turns_answers(server: ServeProgram, tmp_path: Path) -> None:
+    chat = chat_over(server, tmp_path)
+    async with chat.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: chat.chat_screen.model.info is not None, 4 * PATIENCE)
+        await say(pilot, "/set max_tokens 20")
+        await say(pilot, "What is EXL2?")
+        await idle(pilot)
+        server.kill()
+        server.start()
+        await say(pilot, "And GPTQ?")
+        await idle(pilot)
+        assert [one.role for one in chat.session.branch] == ["user", "assistant", "user", "assistant"]
+        assert all(one.text for one in chat.session.branch)
+        assert server.url not in words(chat)
