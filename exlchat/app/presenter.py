@@ -1,4 +1,4 @@
-"""What the engine thread reports, brought to whatever shows the chat: what is told and when, but no drawing."""
+"""What the engine's jobs report, brought to whatever shows the chat: what is told and when, but no drawing."""
 
 from __future__ import annotations
 

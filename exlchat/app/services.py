@@ -44,7 +44,7 @@ class Services:
     Args:
         store: the conversations; in memory when the file cannot be used (`kept` is then false).
         kept: whether what is said outlives this run.
-        load_engine: builds the first engine on the engine thread.
+        load_engine: builds the first engine, on a thread of its own.
         shelf: the other models.
         defaults: how conversations that say nothing themselves are spoken to.
         themes: all themes by name.

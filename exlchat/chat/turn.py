@@ -1,4 +1,4 @@
-"""One turn: branch -> prompt -> engine -> events -> store. Runs on the engine thread."""
+"""One turn: branch -> prompt -> engine -> events -> store. Runs on the thread of its job."""
 
 from __future__ import annotations
 

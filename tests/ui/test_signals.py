@@ -155,11 +155,11 @@ def test_a_terminal_that_goes_ends_the_program_quietly(endless: Path, tmp_path: 
 
 STUCK = """
 import os, pathlib, sys, time
-from exlchat.app.runtime import engine_thread
+from exlchat.app.runtime import engine_jobs
 from exlchat.ui.terminal import interrupts
 interrupts.LEAVE_SECONDS = float(sys.argv.pop(1))
 hangs = pathlib.Path(os.environ["EXLCHAT_HOME"]) / "hangs"
-engine_thread.EngineThread.close = lambda self, seconds: (hangs.touch(), time.sleep(60))
+engine_jobs.EngineJobs.close = lambda self, seconds: (hangs.touch(), time.sleep(60))
 from exlchat.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -23,7 +23,7 @@ class PendingAnswer:
     """An answer that waits, is being written, or was just closed.
 
     Args:
-        job: its job on the engine thread.
+        job: its job.
         prompt: the message it answers, when that was sent for it.
         replaces: id of the answer it takes the place of on the screen.
         message: the answer itself, once it has begun.

@@ -10,16 +10,16 @@ from exlchat.llm.info import CLOSE_SECONDS
 if TYPE_CHECKING:
     from exlchat.app.chat.session import ChatSession
     from exlchat.app.chat.unsent import Unsent
-    from exlchat.app.runtime.engine_thread import EngineThread
+    from exlchat.app.runtime.engine_jobs import EngineJobs
 
 _STOP_SECONDS = 5.0
 """For the answer being written to be put on disk; a stop takes one token."""
 _ABANDON_LOAD_SECONDS = 0.5
 
 
-def closing_seconds(engine_thread: EngineThread, session: ChatSession) -> float:
+def closing_seconds(engine_jobs: EngineJobs, session: ChatSession) -> float:
     seconds = _ABANDON_LOAD_SECONDS
-    if engine_thread.engine is not None:
+    if engine_jobs.engine is not None:
         seconds += CLOSE_SECONDS
     if session.being_written is not None:
         seconds += _STOP_SECONDS

@@ -1,6 +1,6 @@
 """The chat as the user runs it: the open conversation, answers on their way, prompts that wait. No terminal library.
 
-Every method belongs to one thread, the one that owns the screen; the engine thread only ever sees jobs.
+Every method belongs to one thread, the one that owns the screen; the engine's threads only ever see jobs.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ class ChatSession(OpenConversation):
             thinking=self.generation.speech.think,
         )
 
-    # What the engine thread reports
+    # What the engine's jobs report
 
     def job_event(self, report: JobEvent) -> PendingAnswer | None:
         """Keep what a job has produced; the answer it belongs to, or `None` when it was forgotten."""

@@ -83,7 +83,7 @@ class Load:
 
     Args:
         name: how people call it.
-        load: builds the engine and calls back with its progress; runs on the engine thread.
+        load: builds the engine and calls back with its progress; runs on the thread that loads.
         check: raises what is wrong as far as that is known before the old model goes; runs there too.
     """
 

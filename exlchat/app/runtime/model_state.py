@@ -35,7 +35,7 @@ class ModelState:
         return "no model" if self.failure else "loading" if self.info is None else ""
 
     def learn(self, report: ModelReport) -> str | None:
-        """Take over what the engine thread says of models; what people are to be told of it, if anything."""
+        """Take over what the engine's jobs say of models; what people are to be told of it, if anything."""
         match report:
             case LoadBegun(name=name):
                 self._begun(name)

@@ -22,7 +22,7 @@ class ModelSwitch:
     Args:
         session: takes over how the next model is wanted, as do those that join it.
         shelf: the models there are.
-        load: has the engine thread load one, and says whether something has to end before.
+        load: has the engine's jobs load one, and says whether something has to end before.
         tell: takes a line for whoever waits.
     """
 

@@ -1,4 +1,4 @@
-"""A view's own door to the engine thread, where several views share it."""
+"""A view's own door to the engine's jobs, where several views share it."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from exlchat.untrusted.text import one_line
 
 if TYPE_CHECKING:
     from exlchat.app.library.shelf import Shelf
-    from exlchat.app.runtime.engine_thread import EngineThread
+    from exlchat.app.runtime.engine_jobs import EngineJobs
     from exlchat.llm.info import LoadProgress
     from exlchat.llm.port import Engine
     from exlchat.server.desk import Desk
@@ -43,7 +43,7 @@ class SharedServer:
         shelf: how models are spoken to where a request does not say.
     """
 
-    def __init__(self, engines: EngineThread, shelf: Shelf) -> None:
+    def __init__(self, engines: EngineJobs, shelf: Shelf) -> None:
         self._engines, self._shelf = engines, shelf
         self._running: Running | None = None
         self._desk: Desk | None = None
@@ -135,7 +135,7 @@ class _Lent:
     loading: LoadProgress | None = None
     idle_for = 0.0
 
-    def __init__(self, engines: EngineThread) -> None:
+    def __init__(self, engines: EngineJobs) -> None:
         self._engines = engines
 
     @property

@@ -40,7 +40,7 @@ _LARGEST = 8 * 2**30
 _SHOWN_SECONDS = 0.5
 _SAID_SECONDS = 60.0
 """Between two lines of progress where there is no terminal to show it moving."""
-# As for the chat's engine thread: one that decodes must get the interpreter back in time.
+# As for the jobs of the chat: a thread that decodes must get the interpreter back in time.
 _SWITCH_SECONDS = 1e-4
 
 

@@ -34,7 +34,7 @@ from exlchat.ui.terminal.standard_streams import ErrorLines
 if TYPE_CHECKING:
     from exlchat.app.runtime.jobs import Loader
 
-# As for the chat's engine thread: one that decodes must get the interpreter back in time.
+# As for the jobs of the chat: a thread that decodes must get the interpreter back in time.
 _SWITCH_SECONDS = 1e-4
 _LAST_SECONDS = LEAVE_SECONDS + 2.0
 """For clients to be told, and pages to be brought to the disk, behind the draining."""

@@ -1,4 +1,4 @@
-"""The chat in lines: what is typed goes to the session, what the engine thread reports comes back as lines."""
+"""The chat in lines: what is typed goes to the session, what the engine's jobs report comes back as lines."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class LineChat(LineView):
                 self.tell(line, warning=True)
 
     def _post(self, report: Report) -> None:
-        """Called on the engine thread."""
+        """Called on the threads of jobs."""
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._take, report)
 

@@ -65,11 +65,11 @@ async def converse(chat: LineChat, restore: Callable[[], None] = lambda: None) -
     with signals_taken(chat.end_soon):
         try:
             with signals_taken(chat.end_soon, restore):
-                await chat.console.run(chat.engine_thread.start)
+                await chat.console.run(chat.engine_jobs.start)
         finally:
             chat.serving.stop()
             await asyncio.to_thread(chat.serving.wait_for_end)
-            await asyncio.to_thread(chat.engine_thread.close, closing_seconds(chat.engine_thread, chat.session))
+            await asyncio.to_thread(chat.engine_jobs.close, closing_seconds(chat.engine_jobs, chat.session))
 
 
 def _tell_broken(chat: LineChat, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

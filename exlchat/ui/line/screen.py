@@ -83,7 +83,7 @@ class LineScreen:
             name="message",
             multiline=True,
             completer=ThreadedCompleter(
-                merge_completers([CommandCompleter(chat), MentionCompleter(chat.engine_thread.count)])
+                merge_completers([CommandCompleter(chat), MentionCompleter(chat.engine_jobs.count)])
             ),
             complete_while_typing=Condition(self._completes),
             auto_suggest=AutoSuggestFromHistory(),

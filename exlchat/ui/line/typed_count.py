@@ -46,4 +46,4 @@ class TypedCount:
                 self.changed()
             self._chat.console.refresh()
 
-        self._chat.in_background(lambda: typed_tokens(text, self._chat.engine_thread.count, folder), counted)
+        self._chat.in_background(lambda: typed_tokens(text, self._chat.engine_jobs.count, folder), counted)

@@ -15,7 +15,7 @@ from exlchat.app.commands.conversations import TITLE_CELLS
 from exlchat.app.live_themes import LiveThemes
 from exlchat.app.panels.figures import StatusFacts, facts_of
 from exlchat.app.panels.serving import serving_rows
-from exlchat.app.runtime.engine_thread import EngineThread
+from exlchat.app.runtime.engine_jobs import EngineJobs
 from exlchat.app.runtime.errors import told_error
 from exlchat.app.runtime.model_state import ModelState
 from exlchat.app.runtime.model_switch import ModelSwitch
@@ -52,7 +52,7 @@ class LineView:
     """As of `View`; set by who makes the rest of the chat."""
 
     def __init__(self, services: Services, console: Callable[[Self], Console], post: Callable[[Report], None]) -> None:
-        """`console` makes what this chat is written on; `post` takes what the engine thread reports, on that thread."""
+        """`console` makes what this chat is written on; `post` takes what the jobs report, on their threads."""
         self.loop = asyncio.get_running_loop()
         self.services = services
         self.live_themes = LiveThemes(self, services.themes)
@@ -60,10 +60,10 @@ class LineView:
         self.theme = services.theme
         self.keys = services.keys
         self._facts = StatusFacts(model=services.model_name, activity="loading")
-        self.engine_thread = EngineThread(services.load_engine, post, name=services.model_name)
+        self.engine_jobs = EngineJobs(services.load_engine, post, name=services.model_name)
         self.session = ChatSession(
             services.store,
-            self.engine_thread,
+            self.engine_jobs,
             defaults=services.defaults,
             persona=services.persona,
             titles=services.titles,
@@ -82,8 +82,8 @@ class LineView:
             warn=lambda line: self.tell(line, warning=True),
             remember=services.typed.add,
         )
-        self.models = ModelSwitch(self.session, services.shelf, self.engine_thread.load, self.tell)
-        self.serving = SharedServer(self.engine_thread, services.shelf)
+        self.models = ModelSwitch(self.session, services.shelf, self.engine_jobs.load, self.tell)
+        self.serving = SharedServer(self.engine_jobs, services.shelf)
         self.place: tuple[int, int] | None = None
         """Which of how many alternatives the newest answer is."""
         self.leaving = False

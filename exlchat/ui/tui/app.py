@@ -1,4 +1,4 @@
-"""The Textual app: themes, keys that work everywhere, and the life of the engine thread."""
+"""The Textual app: themes, keys that work everywhere, and the life of the engine's jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from textual.binding import Binding, BindingType
 
 from exlchat.app.chat.leaving import closing_seconds, kept_or_why
 from exlchat.app.chat.session import ChatSession
-from exlchat.app.runtime.engine_thread import EngineThread
+from exlchat.app.runtime.engine_jobs import EngineJobs
 from exlchat.app.runtime.jobs import JobEvent
 from exlchat.app.services import Services, open_services
 from exlchat.chat.store.conversations import StoreError
@@ -50,17 +50,17 @@ class ChatApp(TerminalApp, inherit_bindings=False):
         super().__init__(services)
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_CELLS, "-wide")]
         self.VERTICAL_BREAKPOINTS = [(0, "-short"), (_SHORT_ROWS, "-low"), (_TALL_ROWS, "-tall")]
-        self.engine_thread = EngineThread(services.load_engine, self._post, name=services.model_name)
+        self.engine_jobs = EngineJobs(services.load_engine, self._post, name=services.model_name)
         self.session = ChatSession(
             services.store,
-            self.engine_thread,
+            self.engine_jobs,
             defaults=services.defaults,
             persona=services.persona,
             titles=services.titles,
             quoting=services.quoting,
         )
-        self.chat_screen = ChatScreen(self.session, services, self.engine_thread)
-        self.incognito = Incognito(self, self.chat_screen, self.engine_thread)
+        self.chat_screen = ChatScreen(self.session, services, self.engine_jobs)
+        self.incognito = Incognito(self, self.chat_screen, self.engine_jobs)
         self.chat_screen.sides = self.incognito
         self.add_mode(KEPT, lambda: self.chat_screen)
         self._loop_of_signals: asyncio.AbstractEventLoop | None = None
@@ -93,14 +93,14 @@ class ChatApp(TerminalApp, inherit_bindings=False):
         if not gc.isenabled():
             gc.freeze()
             gc.enable()
-        self.engine_thread.start()
+        self.engine_jobs.start()
 
     async def on_unmount(self) -> None:
         """Keep the answer being written: stop it and wait until it is on disk; then what the cache is writing."""
         serving = self.chat_screen.serving
         serving.stop()
         await asyncio.to_thread(serving.wait_for_end)
-        await asyncio.to_thread(self.engine_thread.close, closing_seconds(self.engine_thread, self.session))
+        await asyncio.to_thread(self.engine_jobs.close, closing_seconds(self.engine_jobs, self.session))
 
     def tell(self, line: str, *, warning: bool = False) -> None:
         self.chat_screen.tell(line, warning=warning)
@@ -135,7 +135,7 @@ class ChatApp(TerminalApp, inherit_bindings=False):
         self.leave()
 
     def _post(self, report: Report) -> None:
-        """Called on the engine thread."""
+        """Called on the threads of jobs."""
         match report:
             case (
                 JobEvent(event=AnswerClosed(error=str() as error))

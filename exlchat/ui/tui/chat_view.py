@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from exlchat.app.keys.keymap import Keymap
     from exlchat.app.library.shelf import Shelf
     from exlchat.app.log import Log
-    from exlchat.app.runtime.engine_thread import EngineThread
+    from exlchat.app.runtime.engine_jobs import EngineJobs
     from exlchat.app.services import Services
     from exlchat.chat.model import ConversationSummary
     from exlchat.chat.model import Message as ChatMessage
@@ -93,14 +93,14 @@ class ChatView(Screen[None]):
     find_bar = getters.query_one("#find-bar", FindBar)
     status = getters.query_one("#status", StatusLine)
 
-    def __init__(self, session: ChatSession, services: Services, engine_thread: EngineThread) -> None:
+    def __init__(self, session: ChatSession, services: Services, engine_jobs: EngineJobs) -> None:
         super().__init__()
-        self.count_tokens = engine_thread.count
+        self.count_tokens = engine_jobs.count
         self.session = session
         self.services = services
         self.model = ModelState(services.model_name, is_guide=services.is_guide)
-        self.models = ModelSwitch(session, services.shelf, engine_thread.load, self.tell)
-        self.serving = SharedServer(engine_thread, services.shelf)
+        self.models = ModelSwitch(session, services.shelf, engine_jobs.load, self.tell)
+        self.serving = SharedServer(engine_jobs, services.shelf)
         self.keys = services.keys
         self.unsent = Unsent(
             session,

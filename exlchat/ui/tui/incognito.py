@@ -18,7 +18,7 @@ from exlchat.ui.tui.screens.chat import ChatScreen, EngineReport
 if TYPE_CHECKING:
     from textual.screen import Screen
 
-    from exlchat.app.runtime.engine_thread import EngineThread
+    from exlchat.app.runtime.engine_jobs import EngineJobs
     from exlchat.app.runtime.jobs import Report
     from exlchat.app.services import Services
     from exlchat.ui.tui.terminal_app import TerminalApp
@@ -32,20 +32,20 @@ _BEGUN: Final = "Nothing that is said here is kept. /incognito goes back, /keep 
 class Incognito:
     """The `Sides` of the app. Belongs to it and runs on its thread, but for `owns`."""
 
-    def __init__(self, app: TerminalApp, kept: ChatScreen, engine_thread: EngineThread) -> None:
+    def __init__(self, app: TerminalApp, kept: ChatScreen, engine_jobs: EngineJobs) -> None:
         self._app = app
         self._kept = kept
-        self._thread = engine_thread
-        self._jobs = OwnJobs(engine_thread)
+        self._thread = engine_jobs
+        self._jobs = OwnJobs(engine_jobs)
         self.screen: ChatScreen | None = None
         """Where they are, once there are any."""
         self._arrived = False
         """Whether that is told of models."""
 
-    # What the engine thread reports
+    # What the engine's jobs report
 
     def owns(self, report: Report) -> bool:
-        """Whether it was asked there. Is called on the engine thread."""
+        """Whether it was asked there. Is called on the threads of jobs."""
         return self._jobs.owns(report)
 
     def take(self, report: Report) -> None:

@@ -239,7 +239,7 @@ async def test_a_model_that_cannot_be_loaded_is_told_and_another_one_can_be(tmp_
     async with line_mode(tmp_path, load=fail, loader=lambda _: lambda _: engine) as line:
         await line.sees("config.json: missing; download the model again")
         assert line.screen._below() == "scripted · no model"
-        line.chat.engine_thread.load(Load("other", lambda _: engine))
+        line.chat.engine_jobs.load(Load("other", lambda _: engine))
         await line.sees("other answers from here on.")
         await line.say("Who are you?")
         await line.sees("I am the other one.")

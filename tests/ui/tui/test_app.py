@@ -189,13 +189,13 @@ async def test_a_conversation_opened_before_its_answer_is_known_to_have_begun_sh
     async with chat.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: chat.chat_screen.status.facts.context_max is not None)
         on_the_way: list[Report] = []
-        chat.engine_thread._post = on_the_way.append
+        chat.engine_jobs._post = on_the_way.append
         await say(pilot, "hi there")
         await until(pilot, lambda: any(isinstance(one, JobEvent) for one in on_the_way))
         assert chat.session.conversation_id is not None
         chat.chat_screen.open_conversation(chat.session.conversation_id)
         await pilot.pause()
-        chat.engine_thread._post = chat._post
+        chat.engine_jobs._post = chat._post
         for report in on_the_way:
             chat._post(report)
         engine.release()
@@ -364,16 +364,16 @@ async def test_quitting_lets_the_cache_get_to_the_disk(tmp_path: Path) -> None:
     engine = Writing("an answer")
     chat = app(tmp_path, engine)
     async with chat.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: chat.engine_thread.engine is not None)
+        await until(pilot, lambda: chat.engine_jobs.engine is not None)
     assert engine.closed
 
 
 async def test_quitting_is_instant_where_nothing_is_being_written(tmp_path: Path) -> None:
     chat = app(tmp_path)
     async with chat.run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: chat.engine_thread.engine is not None)
+        await until(pilot, lambda: chat.engine_jobs.engine is not None)
         began = time.monotonic()
-        assert chat.engine_thread.close(PATIENCE)
+        assert chat.engine_jobs.close(PATIENCE)
         assert time.monotonic() - began < PATIENCE / 2  # an answer being written would be waited for to the end
 
 

@@ -94,7 +94,7 @@ async def test_with_the_real_model_not_even_pages_of_the_cache_are_left(home: Pa
     chat = ChatApp(open_services(AppOptions(paths.bundled_model(), device="cpu")))
     async with chat.run_test(size=(120, 30)) as pilot:
         await until(pilot, lambda: chat.chat_screen.model.info is not None)
-        engine = chat.engine_thread._engine
+        engine = chat.engine_jobs._engine
         # Reading a page is taken to be faster than computing it, so that all that may be written is.
         engine._parts.archive.note_prefill(1000, 1000.0)  # type: ignore[union-attr]
         screen = await go(pilot)

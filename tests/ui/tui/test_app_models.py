@@ -233,7 +233,7 @@ async def test_quitting_while_another_model_loads(tmp_path: Path, models: Models
         await say(pilot, "/model other")
         await until(pilot, lambda: models.begun == ["other"])
         await pilot.press("ctrl+q")
-    assert not chat.engine_thread._thread.is_alive()
+    assert not chat.engine_jobs._thread.is_alive()
 
 
 async def test_a_name_that_means_nothing_or_too_much_changes_nothing(tmp_path: Path, models: Models) -> None:

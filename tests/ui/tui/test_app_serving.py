@@ -104,13 +104,13 @@ async def test_another_model_waits_for_requests_and_answers_those_that_come_afte
     async with chat.run_test(size=(120, 40)) as pilot:
         asked = await asked_for_long(pilot, chat)
         await pilot.press("escape")
-        before = chat.engine_thread.engine
+        before = chat.engine_jobs.engine
         chat.chat_screen.models.change_to(paths.bundled_model())
         await until(pilot, lambda: "is loaded when what runs has ended" in told(chat))
         reply = await asked
         assert reply.usage is not None
         assert reply.usage.completion_tokens == 600
-        await until(pilot, lambda: chat.engine_thread.engine not in (before, None))
+        await until(pilot, lambda: chat.engine_jobs.engine not in (before, None))
         later = await asyncio.to_thread(client(chat).chat.completions.create, **{**LONG, "extra_body": {}})
         assert later.choices[0].message.content
 

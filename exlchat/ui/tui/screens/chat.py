@@ -40,7 +40,7 @@ from exlchat.ui.tui.widgets.transcript import Transcript
 if TYPE_CHECKING:
     from exlchat.app.chat.session import ChatSession
     from exlchat.app.composer.arguments import Arguments
-    from exlchat.app.runtime.engine_thread import EngineThread
+    from exlchat.app.runtime.engine_jobs import EngineJobs
     from exlchat.app.services import Services
 
 
@@ -68,8 +68,8 @@ class ChatScreen(ChatView):
         Binding("ctrl+end", "scroll_to(True)", show=False, id="scroll-last"),
     ]
 
-    def __init__(self, session: ChatSession, services: Services, engine_thread: EngineThread) -> None:
-        super().__init__(session, services, engine_thread)
+    def __init__(self, session: ChatSession, services: Services, engine_jobs: EngineJobs) -> None:
+        super().__init__(session, services, engine_jobs)
         self.message_commands = MessageCommands(self)
         self.sidebar_commands = SidebarCommands(self)
         self.settings_commands = ScreenSettings(self)
@@ -211,7 +211,7 @@ class ChatScreen(ChatView):
     def _find_left(self) -> None:
         self.finding.leave()
 
-    # The engine thread
+    # The jobs of the engine
 
     @on(EngineReport)
     def _engine_reported(self, event: EngineReport) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from exlchat.app.runtime.engine_thread import EngineThread
+from exlchat.app.runtime.engine_jobs import EngineJobs
 from exlchat.app.runtime.jobs import (
     Answered,
     EngineJob,
@@ -51,8 +51,8 @@ def receiver() -> Receiver:
     return Receiver()
 
 
-def started(receiver: Receiver, load: Callable[[OnProgress], Engine]) -> EngineThread:
-    thread = EngineThread(load, receiver.reports.put)
+def started(receiver: Receiver, load: Callable[[OnProgress], Engine]) -> EngineJobs:
+    thread = EngineJobs(load, receiver.reports.put)
     thread.start()
     return thread
 
@@ -71,7 +71,7 @@ def test_it_loads_with_progress_and_then_does_what_waited(receiver: Receiver) ->
         on_progress(LoadProgress(1, 2, "reading weights"))
         return ScriptedEngine("first")
 
-    thread = EngineThread(load, receiver.reports.put)
+    thread = EngineJobs(load, receiver.reports.put)
     job = EngineJob("a", talk)
     thread.submit(job)
     thread.start()
@@ -268,7 +268,7 @@ def test_close_gives_up_on_a_load_that_is_stuck(receiver: Receiver) -> None:
 
 
 def test_close_before_start_is_harmless(receiver: Receiver) -> None:
-    assert EngineThread(lambda _: ScriptedEngine(), receiver.reports.put).close(1)
+    assert EngineJobs(lambda _: ScriptedEngine(), receiver.reports.put).close(1)
 
 
 @pytest.mark.parametrize("ranks", [True, False])

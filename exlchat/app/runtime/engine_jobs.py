@@ -51,7 +51,7 @@ class _GivenUpError(Exception):
     """Raised inside the loader's progress callback to end a load that nobody waits for any more."""
 
 
-class EngineThread:
+class EngineJobs:
     """Owns the engine. All methods may be called from any thread; `post` is called on the threads of the jobs."""
 
     def __init__(self, load: Loader, post: Callable[[Report], None], *, name: str = "") -> None:
