@@ -60,7 +60,8 @@ class HelpScreen(ModalScreen[None]):
         with Vertical(id="help"):
             yield Input(id="help-typed", placeholder="Type to search", restrict=PRINTABLE_LINE)
             with VerticalScroll(id="help-panel", can_focus=False):
-                yield Static(id="help-text")
+                # All of it from the first layout on, whose measures an update before the mounting would not change.
+                yield Static(self._told(""), id="help-text")
 
     def on_mount(self) -> None:
         around = self.query_one("#help")
@@ -77,15 +78,17 @@ class HelpScreen(ModalScreen[None]):
         self._show()
 
     def _show(self) -> None:
+        self.query_one("#help-text", Static).update(self._told(self.typed.value.strip()))
+
+    def _told(self, typed: str) -> Table | Text:
         """Side by side, or one below the other where there is no room for two columns."""
         make = _table if self.app.size.width >= _TWO_COLUMNS_CELLS else _stack
-        typed = self.typed.value.strip()
         rows = found_rows(help_rows(self._keys, self._place), typed)
         if not rows:
             told = self._guide.rows(typed) if len(typed) >= _ASKED else ()
             rows = [("Nothing has these words", ""), (typed, "Try fewer, or ask the guide: /model guide.")]
             rows = [("The guide says", ""), *told] if told else rows
-        self.query_one("#help-text", Static).update(make(self.app.theme_variables, rows, self._reasons))
+        return make(self.app.theme_variables, rows, self._reasons)
 
     def action_scroll(self, key: str) -> None:
         scroll = {
