@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from exlchat import engine, paths
 from exlchat.llm.events import Finished, TextDelta
 from exlchat.llm.port import Engine
-from exlchat.llm.request import GenerationRequest
+from exlchat.llm.request import GenerationRequest, Rank
 from exlchat.llm.sampling import SamplingSettings
 
 START_SECONDS = 120.0
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=128)
     typed = parser.parse_args()
-    # As the server has it, whose settings are those of the chat.
+    # As the server has it.
     kind = "fp32" if typed.device == "cpu" else "fp16"
     here = engine.load(typed.model, device=typed.device, kv_cache=kind)
     command = [
@@ -92,10 +92,12 @@ def port_of(server: subprocess.Popen[str]) -> int:
 
 
 def asked_here(model: Engine, prompt: str, tokens: int) -> Took:
-    sampling = SamplingSettings(temperature=0.0)
-    bos = model.info.bos_token
-    ids = model.encode(bos + prompt)
-    request = GenerationRequest(ids, sampling, max_new_tokens=tokens, min_new_tokens=tokens, draft="auto")
+    # What the server asks of its own engine for such a body, where the chat's settings are as they come.
+    sampling = SamplingSettings(temperature=0.0, min_p=0.05)
+    ids = model.encode(model.info.bos_token + prompt)
+    request = GenerationRequest(
+        ids, sampling, max_new_tokens=tokens, min_new_tokens=tokens, draft="auto", stop_repeating=True, rank=Rank.API
+    )
     began = time.perf_counter()
     first = 0.0
     for event in model.generate(request):

@@ -184,12 +184,12 @@ class LocalEngine:
 
     def cached_tokens(self, ids: Sequence[int]) -> int:
         """How many of the first tokens of a prompt would not have to be computed now. The disk is not asked."""
-        with self._parts.scheduler.lock:
+        with self._parts.scheduler.between_steps():
             return self._parts.cache.known(ids)
 
     def cache_report(self) -> CacheReport:
         """The pages of the cache and what they have saved."""
-        with self._parts.scheduler.lock:
+        with self._parts.scheduler.between_steps():
             report, archive = self._parts.cache.report(), self._parts.archive
         disk = None if archive is None else archive.report
         return dataclasses.replace(report, disk=disk, pauses=self._parts.scheduler.pauses)

@@ -30,7 +30,7 @@ class Ticket:
     def __init__(self, ticked: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._ticked = ticked
-        self._there = asyncio.Event()
+        self._there, self._ended = asyncio.Event(), asyncio.Event()
         self._told: deque[Told] = deque()
         self._waking = False
         self._lock = threading.Lock()
@@ -80,9 +80,12 @@ class Ticket:
         """
         early = not_before - time.monotonic()
         if early > 0:
-            # What comes meanwhile wakes nobody.
+            # What comes meanwhile wakes nobody, but an end does.
             self._waking = True
-            await asyncio.sleep(early)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(early):
+                    await self._ended.wait()
+            self._ended.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not self._told:
@@ -137,8 +140,10 @@ class Ticket:
 
     def _tell(self, told: Told) -> None:
         self._told.append(told)
-        if not self._waking:
-            self._waking = True
-            # The loop is gone where the server has been stopped in the middle of an answer.
-            with contextlib.suppress(RuntimeError):
+        # The loop is gone where the server has been stopped in the middle of an answer.
+        with contextlib.suppress(RuntimeError):
+            if isinstance(told[1], Finished | Scored | Failed):
+                self._loop.call_soon_threadsafe(self._ended.set)
+            if not self._waking:
+                self._waking = True
                 self._loop.call_soon_threadsafe(self._there.set)

@@ -81,9 +81,11 @@ def serve(start: Start) -> ExitCode:
     house = UsersHouse(shelf, one_or_library(shelf, folder, others=start.load_on_request))
     first = house.models()[0]
     voice = house.voice(first, "")
-    sys.setswitchinterval(_SWITCH_SECONDS)
     with ctrl_c_ends_at_once(before=lines.clear):
         engine = house.load(first, lines.loading)
+    if engine.info.device != "cpu":
+        # A processor computes while others have the interpreter: there each change of hands only costs.
+        sys.setswitchinterval(_SWITCH_SECONDS)
     lines.clear()
     engine.check(GenerationRequest((), voice.sampling, constraint=voice.speech.constraint))
     desk = Desk(
