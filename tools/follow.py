@@ -168,7 +168,7 @@ async def _session(lines: list[str], then: tuple[Trail, str] | None) -> None:
         await until(lambda: not app.session.busy, pilot)
 
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(lambda: app.engine_jobs.loaded, pilot)
+        await until(lambda: app.engine_jobs.engine is not None, pilot)
         for line in lines:
             await say(line, pilot)
         if then is not None:

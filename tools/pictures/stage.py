@@ -14,6 +14,7 @@ from datetime import date, datetime
 from datetime import time as time_of_day
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from textual.widgets import Input, TextArea
 
@@ -110,14 +111,14 @@ class Stage:
                 field.cursor_blink = False
 
 
-class _PacedFigures(GrowingFigures):
-    """Tell of the rate that is seen, not of that at which the pictures are made."""
+_as_made = GrowingFigures.news
 
-    def news(self, before: StatusFacts, now: float) -> StatusFacts | None:
-        # Each time, not a few times a second of the making.
-        self._told_at = 0.0
-        facts = super().news(before, now)
-        return facts if facts is None or facts.rate is None else replace(facts, rate=RATE)
+
+def _as_seen(growing: GrowingFigures, before: StatusFacts, now: float) -> StatusFacts | None:
+    """The rate that is seen, not that at which the pictures are made; each time, not a few times a second of that."""
+    growing._told_at = 0.0
+    facts = _as_made(growing, before, now)
+    return facts if facts is None or facts.rate is None else replace(facts, rate=RATE)
 
 
 @asynccontextmanager
@@ -149,10 +150,10 @@ async def stage(
 
         app = ChatApp(replace(services, load_engine=load))
         app.animation_level = "none"
-        app.chat_screen.growing = _PacedFigures()
-        async with app.run_test(size=size, notifications=True) as pilot:
-            await _loaded(app, pilot)
-            yield Stage(app, pilot, engines[0])
+        with patch.object(GrowingFigures, "news", _as_seen):
+            async with app.run_test(size=size, notifications=True) as pilot:
+                await _loaded(app, pilot)
+                yield Stage(app, pilot, engines[0])
         services.close()
 
 
