@@ -105,6 +105,7 @@ class _Request:
     def __init__(self, desk: Desk, ask: Ask, record: Record, send: Send) -> None:
         self._desk, self._ask, self._record, self._send = desk, ask, record, send
         self._begun = False
+        self._failure: Exception | None = None
         self._sent = 0.0
         """When a piece was sent last."""
         self._came: Counter[int] = Counter()
@@ -166,6 +167,7 @@ class _Request:
         if not asked.stream:
             while not asked.reply.ended:
                 self._taken(asked, await ticket.events(SILENCE_SECONDS))
+                self._raise_failure()
             await send_json(self._send, 200, asked.reply.whole(), headers)
             return
         # The head goes with the first word, when it is certain that the engine has taken the request.
@@ -174,24 +176,33 @@ class _Request:
             # The first word waits for nothing.
             soonest = self._sent + MERGED_SECONDS if self._came else 0.0
             told = await ticket.events(SILENCE_SECONDS, not_before=soonest)
-            chunks += self._taken(asked, told)
+            came = self._taken(asked, told)
+            chunks += came
             if told:
-                await self._say("".join(f"data: {chunk}\n\n" for chunk in chunks), headers)
+                if came or self._failure is None:
+                    await self._say("".join(f"data: {chunk}\n\n" for chunk in chunks), headers)
                 chunks = []
+                self._raise_failure()
             else:
                 await self._say(self._comment(), headers)
         chunks += [*asked.reply.last(), "[DONE]"]
         await send_body(self._send, "".join(f"data: {chunk}\n\n" for chunk in chunks), more=False)
 
     def _taken(self, asked: Asked, told: list[Told]) -> list[str]:
-        """The chunks that events are told by. Raises what a request has failed of."""
+        """The chunks that events are told by, up to the first that a request has failed of."""
         chunks: list[str] = []
         for index, event in told:
             if isinstance(event, Failed):
-                raise event.error
+                self._failure = event.error
+                break
             self._note(index, event)
             chunks += asked.reply.feed(index, event)
         return chunks
+
+    def _raise_failure(self) -> None:
+        """What came before it has been sent."""
+        if self._failure is not None:
+            raise self._failure
 
     async def _say(self, text: str, headers: Mapping[str, str]) -> None:
         """Sends more of a stream; its head before the first of it."""

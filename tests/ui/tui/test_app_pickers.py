@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from exlchat import paths
-from tests.ui.app_harness import app, idle, say, shown, told
+from tests.ui.app_harness import app, idle, say, shown, told, until
 from tests.ui.scripted_engine import ScriptedEngine
 from tests.ui.tui.test_app_messages import branch, talked
 
@@ -107,10 +107,8 @@ async def test_the_prompt_is_shown_with_its_tokens_and_what_is_cached(tmp_path: 
     async with chat.run_test(size=(110, 36)) as pilot:
         await talked(pilot, "Well?")
         await pilot.press("f4")
-        await pilot.pause()
-        await pilot.pause()
+        await until(pilot, lambda: "<|im_start|>user" in shown(chat))
         screen = shown(chat)
-        assert "<|im_start|>user" in screen
         assert "Well?<|im_end|>" in screen
         assert "Yes.␛[2J" in screen
         assert "user: 5 tokens" in screen

@@ -140,8 +140,13 @@ async def test_the_engine_is_asked_while_it_answers_and_once_when_all_has_ended(
         await until(pilot, lambda: "135 used" in words(chat))
         engine.release()
         await idle(pilot)
-        while_it_answered = engine.asked
-        await until(pilot, lambda: f"{132 + while_it_answered + 1} used" in words(chat))
+        await until(pilot, lambda: not chat.session.busy and f"{132 + engine.asked} used" in words(chat))
+        # What was asked last is shown, and nothing more is asked while nothing is answered.
+        await pilot.pause(0.6)
+        asked = engine.asked
+        await pilot.pause(0.6)
+        assert engine.asked == asked
+        assert f"{132 + asked} used" in words(chat)
         # Closed, it asks nothing.
         await pilot.press("escape")
         asked = engine.asked
