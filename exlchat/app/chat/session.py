@@ -15,7 +15,7 @@ from exlchat.app.chat.open_conversation import OpenConversation
 from exlchat.app.chat.own_settings import spoken_to
 from exlchat.app.chat.under_way import UnderWay
 from exlchat.app.generation_settings import NAMES
-from exlchat.app.lacking import refused
+from exlchat.app.lacking import refused, why_not
 from exlchat.app.runtime.jobs import JobEnded, JobEvent
 from exlchat.app.runtime.requests import Questions, several_job, title_job, turn_job
 from exlchat.chat.speaking import choose_line
@@ -228,7 +228,8 @@ class ChatSession(OpenConversation):
         overruled = self._overruled_in(self.conversation) | decided.keys()
         # Before anything is written: its way of answering may not go with what holds.
         spoken = spoken_to(self.defaults.held, self.defaults.model, own, persona, overruled)
-        if reason := refused(self.lacks, spoken.generation, self.generation):
+        format_lacks = why_not(self.lacks, "template") if persona.template else ""
+        if reason := format_lacks or refused(self.lacks, spoken.generation, self.generation):
             raise ValueError(reason)
         if self.conversation is not None and self.draft_id is None:
             # Nobody has said anything: whoever speaks now begins it.

@@ -184,6 +184,7 @@ def negative(view: View, text: str) -> None:
     "[auto|ngram|model|off]",
     is_typed=True,
     needs="draft",
+    lets_go=("auto",),
 )
 def draft(view: View, text: str) -> None:
     _set(view, "draft", text)

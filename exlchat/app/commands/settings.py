@@ -9,6 +9,7 @@ from exlchat import paths
 from exlchat.app.chat.open_conversation import Defaults
 from exlchat.app.chat.session import NotPossibleError
 from exlchat.app.keys.keymap import keymap
+from exlchat.app.lacking import setting_refused, why_not
 from exlchat.config.files import Reading, SettingsError, read_settings, save_setting
 from exlchat.config.layers import STARTED
 from exlchat.config.schema import EITHER, SETTINGS
@@ -115,9 +116,14 @@ class SettingsCommands:
             f"{row.key} = {self.shown(row)} ({self.source(row)})",
             f"{row.help}{allowed}",
             default,
+            *([f"Not now: {reason}."] if (reason := self.lacking(row)) else []),
             *([f"{beaten} In the file: {self._in_file(row)}"] if beaten else []),
             f"/settings {row.key} VALUE changes it, /settings {row.key} {DEFAULT} takes it out of the file",
         ]
+
+    def lacking(self, row: SettingRow) -> str:
+        """Why the model that is there does not know it, and what would mend that; empty where it does."""
+        return why_not(self._front.session.lacks, row.key)
 
     def shown(self, row: SettingRow) -> str:
         return row.shown(self.holds(row), keymap(self.held.value("keys")))
@@ -159,7 +165,16 @@ class SettingsCommands:
         return f"This start was given {_short(given)} ({options}), which holds until you quit."
 
     def check(self, row: SettingRow, value: TomlValue) -> None:
-        """What only the app knows. Raises `PromptError` for a template that the model cannot be given."""
+        """What only the app knows.
+
+        Raises:
+            SettingsError: the model that is there does not know it.
+            PromptError: it cannot be given this template.
+        """
+        if value is not None and not row.action_id:
+            wanted = row.setting.from_toml(value)
+            if reason := setting_refused(self._front.session.lacks, row.key, wanted):
+                raise SettingsError(reason)
         if row.key == "template" and isinstance(value, str):
             self._front.model.check_template(value)
 
@@ -167,7 +182,7 @@ class SettingsCommands:
         """Write a value, `None` for the default, and have it hold.
 
         Raises:
-            SettingsError: it cannot be written, or does not go with the rest of the file.
+            SettingsError: it cannot be written, or goes neither with the rest of the file nor with the model.
             PromptError: there is no such template.
         """
         self.check(row, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from exlchat.app.chat.open_conversation import Defaults
@@ -34,6 +35,7 @@ class ModelSwitch:
         self._load = load
         self._tell = tell
         self._before: dict[ChatSession, Defaults] = {}
+        self._options_before = shelf.options
 
     def join(self, session: ChatSession) -> None:
         self._sessions.append(session)
@@ -44,6 +46,8 @@ class ModelSwitch:
 
     def change_to(self, path: Path) -> None:
         """Have a model take the place of the present one, when the answers that are asked for have ended."""
+        # What a start over a server takes as usual does not hold for a model that is loaded here.
+        self._shelf.options = replace(self._shelf.options, remote=None)
         held = self._shelf.held(path)
         for session in self._sessions:
             self._before.setdefault(session, session.defaults)
@@ -58,8 +62,9 @@ class ModelSwitch:
     def take_back(self) -> None:
         """The model before goes on: what was taken over for the other one goes as well."""
         before, self._before = self._before, {}
+        self._shelf.options = self._options_before
         for session, defaults in before.items():
             session.use(defaults)
 
     def settled(self) -> None:
-        self._before = {}
+        self._before, self._options_before = {}, self._shelf.options

@@ -35,6 +35,8 @@ class LineSettings(SettingsCommands):
             for row in rows:
                 if not row.action_id or row.in_file(self.reading):
                     yield f"  {row.key} = {self.shown(row)} ({self.source(row)})"
+                    if reason := self.lacking(row):
+                        yield f"    Not now: {reason}."
                     if beaten := self.beaten_by(row):
                         yield f"    {beaten}"
         yield "/settings keys.ACTION KEY gives an action another key; /help has the keys"

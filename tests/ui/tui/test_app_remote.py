@@ -11,11 +11,17 @@ from textual.pilot import Pilot
 
 from exlchat import paths
 from exlchat.app.commands.actions import ACTIONS, BY_ID
+from exlchat.app.options import AppOptions
+from exlchat.app.services import open_services
+from exlchat.chat.personas.frozen import FrozenPersona
+from exlchat.config.schema import SETTINGS
 from exlchat.remote.address import Address, Remote
 from exlchat.remote.engine import connect
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.palette import Palette
 from exlchat.ui.tui.screens.sampling import SamplingScreen
+from exlchat.ui.tui.screens.settings import SettingsScreen
+from tests.patience import PATIENCE
 from tests.remote.stub import DONE, Stub, delta, listed, serving, streamed
 from tests.ui.app_harness import idle, say, services, shown, told, transcript, until
 from tests.ui.line.harness import line_mode
@@ -156,6 +162,71 @@ async def test_the_panel_dims_what_the_server_does_not_know_and_does_not_take_it
         assert len(stub.bodies(CHAT)) == 1
 
 
+async def test_the_settings_dim_what_the_server_does_not_know_and_do_not_write_it(
+    tmp_path: Path, home: Path, stub: Stub
+) -> None:
+    file = home / "config" / "settings.toml"
+    chat = app(tmp_path, stub)
+    async with chat.run_test(size=(140, 60)) as pilot:
+        await talked(pilot, chat)
+        await pilot.press("f2")
+        await until(pilot, lambda: isinstance(chat.screen, SettingsScreen))
+        panel = chat.screen
+        assert isinstance(panel, SettingsScreen)
+        assert f"top_k 0 {TOP_K} " in words(chat)
+        assert color_at(chat, "top_k  ") == color_at(chat, TOP_K) == quiet(chat) != color_at(chat, "temperature  ")
+        assert color_at(chat, "template  ") == quiet(chat) != color_at(chat, "user_name  ")
+        panel.rows.highlighted = panel.rows.get_option_index("top_k")
+        await until(pilot, lambda: f"Not now: {TOP_K}; load a model here." in words(chat))
+        await pilot.press("enter", "4")
+        await until(pilot, lambda: str(panel.said.content) == f"{TOP_K}; load a model here")
+        await pilot.press("enter", "escape", "escape")
+        for typed, reason in {
+            "/settings top_k 4": TOP_K,
+            "/settings sampling top_a = 0.2": "this server (openai) does not know top_a",
+            "/settings template chatml": "has the prompt format itself",
+            "/settings draft ngram": "chooses itself who guesses tokens ahead",
+        }.items():
+            await say(pilot, typed)
+            await until(pilot, lambda reason=reason: reason in told(chat).splitlines()[-1])
+        assert not file.exists()
+        # What is off asks nothing of the server, and what every server knows is as ever.
+        await say(pilot, "/settings top_k 0")
+        await say(pilot, "/settings temperature 0.5")
+        await until(pilot, lambda: file.exists() and "temperature = 0.5" in file.read_text())
+        assert chat.session.generation.sampling.temperature == 0.5
+
+
+async def test_a_persona_with_a_prompt_format_is_not_taken_where_the_server_has_it(tmp_path: Path, stub: Stub) -> None:
+    chat = app(tmp_path, stub)
+    async with chat.run_test(size=(120, 40)) as pilot:
+        await talked(pilot, chat)
+        with pytest.raises(ValueError, match="has the prompt format itself"):
+            chat.session.let_speak(FrozenPersona("Ada", "Ada", "User", 0, system="You are Ada.", template="chatml"))
+        assert [one.role for one in chat.session.branch] == ["user", "assistant"]
+        chat.session.let_speak(FrozenPersona("Bo", "Bo", "User", 0, system="You are Bo."))
+        assert chat.session.branch[-1].text == "You are Bo."
+
+
+@pytest.mark.skipif(not paths.bundled_model().is_dir(), reason="the bundled model has not been made yet")
+async def test_our_usual_min_p_holds_again_with_a_model_that_is_loaded_here(stub: Stub) -> None:
+    start = AppOptions(None, device="cpu", remote=Remote("stub", Address.parse(stub.url)))
+    chat = ChatApp(open_services(start))
+    async with chat.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: chat.chat_screen.model.info is not None)
+        assert chat.session.generation.sampling.min_p == 0.0
+        chat.chat_screen.models.change_to(paths.bundled_model().parent / "none")
+        await until(pilot, lambda: "none" in told(chat))
+        assert chat.session.lacks
+        assert chat.session.generation.sampling.min_p == 0.0
+        chat.chat_screen.models.change_to(paths.bundled_model())
+        await until(pilot, lambda: chat.chat_screen.model.info is not None and not chat.session.lacks, 4 * PATIENCE)
+        assert chat.session.generation.sampling.min_p == SETTINGS["min_p"].default == 0.05
+        await say(pilot, "/settings max_tokens 9")
+        await until(pilot, lambda: chat.session.generation.max_tokens == 9)
+        assert chat.session.generation.sampling.min_p == 0.05
+
+
 async def test_a_model_that_is_loaded_afterwards_can_do_it(tmp_path: Path, stub: Stub) -> None:
     first = Remote("stub", Address.parse(stub.url))
     chat = ChatApp(services(tmp_path, load=lambda _: connect(first), loader=lambda _: lambda _: ScriptedEngine()))
@@ -183,6 +254,8 @@ async def test_the_line_mode_says_the_same(tmp_path: Path, stub: Stub) -> None:
         await line.sees(f"/regex: {REGEX}")
         await line.say("/help")
         await line.sees(f"/regex [RE|off]: Not now: {REGEX}.")
+        await line.say("/settings")
+        await line.sees(f"top_k = 0 (default)\n    Not now: {TOP_K}; load a model here.")
         await line.say("/sampling")
         await line.sees(f"Not now: {TOP_K}")
         assert not stub.bodies(CHAT)

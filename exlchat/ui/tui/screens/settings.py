@@ -120,6 +120,9 @@ class SettingsScreen(ModalScreen[None]):
             mark = ("! ", "$warning")
         else:
             mark = ("• ", "$primary") if row.in_file(reading) else ("  ", "")
+        if reason := self._commands.lacking(row):
+            # What mends it stands below, when the row is gone to.
+            return Content.assemble(mark, (f"{padded(row.name)}{value}  {reason.partition(';')[0]}", "$quiet-text"))
         return Content.assemble(mark, (padded(row.name), "bold"), value)
 
     @property
@@ -139,6 +142,7 @@ class SettingsScreen(ModalScreen[None]):
         told = (
             row.help,
             default,
+            f"Not now: {reason}." if (reason := self._commands.lacking(row)) else "",
             f"! {beaten} In the file: {row.text(self._commands.reading) or 'nothing'}" if beaten else file,
         )
         self.about.update(printable("\n".join(line for line in told if line)))
@@ -203,7 +207,7 @@ class SettingsScreen(ModalScreen[None]):
         text = self.field.value if self.field.display else self.lines.text
         try:
             self._commands.check(row, row.value(text, self._commands.reading))
-        except (ValueError, PromptError) as error:
+        except (ValueError, SettingsError, PromptError) as error:
             self._say(str(error), wrong=True)
         else:
             self._say("")
