@@ -10,7 +10,7 @@ from typing import Any
 from exlchat.llm.events import FinishReason, PlaceChances, PrefillProgress, TokenChance
 from exlchat.llm.request import GenerationRequest, Rank, RequestError
 from exlchat.remote.address import RemoteError
-from exlchat.remote.fields import constraint_fields, length_fields, sampling_fields
+from exlchat.remote.fields import constraint_fields, length_fields, named_by_ids, sampling_fields
 from exlchat.remote.server import Server
 from exlchat.untrusted.text import one_line
 
@@ -52,10 +52,13 @@ def asked(server: Server, request: GenerationRequest, seed: int) -> tuple[str, d
         raise RequestError("a server cannot hold a part of an answer to a constraint; leave it out, or hold all of it")
     room = server.context - len(request.prompt_ids)
     most = max(min(room, request.max_new_tokens) if request.max_new_tokens is not None else room, 1)
+    sampling = request.sampling
+    if server.level == "ids" and server.kind != "exlchat":
+        sampling = named_by_ids(sampling, server.vocabulary.encode)
     body: dict[str, Any] = {
         "stream": True,
         "seed": seed,
-        **sampling_fields(server.kind, request.sampling, server.context),
+        **sampling_fields(server.kind, sampling, server.context),
         **constraint_fields(server.kind, request.constraint, chat=server.level == "messages"),
         **length_fields(server.kind, request, most),
     }

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields as fields_of
+from dataclasses import replace
 from typing import Any, Literal
 
 from exlchat.llm.constraint import Constraint
-from exlchat.llm.controls import STEPS
+from exlchat.llm.controls import STEPS, TokenName
 from exlchat.llm.request import GenerationRequest, RequestError
 from exlchat.llm.sampling import SamplingSettings
+from exlchat.untrusted.text import one_line
 
 ServerKind = Literal["exlchat", "llama.cpp", "vllm", "tabbyapi", "ollama", "openai"]
 
@@ -131,19 +133,42 @@ _RULES: Mapping[ServerKind, Callable[[SamplingSettings, int], dict[str, Any]]] =
 }
 
 
+def named_by_ids(sampling: SamplingSettings, encode: Callable[[str], list[int]]) -> SamplingSettings:
+    """With tokens by their ids that were named by their texts. Raises `RequestError` for a text that is not one."""
+
+    def token(setting: str, name: TokenName) -> int:
+        if isinstance(name, int):
+            return name
+        ids = encode(name)
+        if len(ids) != 1:
+            shown = one_line(repr(name), 40)
+            raise RequestError(
+                f"{setting}: {shown} is {len(ids)} tokens of this model; it must be one (or name its id)"
+            )
+        return ids[0]
+
+    return replace(
+        sampling,
+        logit_bias=tuple((token("logit_bias", name), bias) for name, bias in sampling.logit_bias),
+        banned_tokens=tuple(token("banned_tokens", name) for name in sampling.banned_tokens),
+    )
+
+
 def _biases(kind: ServerKind, sampling: SamplingSettings) -> dict[str, Any]:
     if not sampling.logit_bias and not sampling.banned_tokens:
         return {}
     if kind == "exlchat":
         return {}
+    named = [one for one in (*dict(sampling.logit_bias), *sampling.banned_tokens) if isinstance(one, str)]
+    if named or kind == "ollama":
+        # llama.cpp takes a text, and then means each token of it, of a special one those of its name.
+        raise RequestError(
+            f"this server ({kind}) takes no bias of tokens by their text; name their ids, or leave out logit_bias "
+            "and banned_tokens"
+        )
     if kind == "llama.cpp":
         pairs: list[list[Any]] = [[token, bias] for token, bias in sampling.logit_bias]
         return {"logit_bias": [*pairs, *([token, False] for token in sampling.banned_tokens)]}
-    named = [one for one in (*dict(sampling.logit_bias), *sampling.banned_tokens) if isinstance(one, str)]
-    if named or kind == "ollama":
-        raise RequestError(
-            f"this server ({kind}) takes no bias of tokens by their text; leave out logit_bias and banned_tokens"
-        )
     biases = {str(token): bias for token, bias in sampling.logit_bias}
     return {"logit_bias": biases | {str(token): -100.0 for token in sampling.banned_tokens}}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -175,6 +176,33 @@ def test_an_answer_is_held_to_a_schema(url: str) -> None:
     assert isinstance(json.loads(said.text)["n"], int)
     choice = finished(engine, asked(engine, "Yes?"), 20, constraint=Constraint("choice", 'yes\nno "sir"'))
     assert choice.text in ("yes", 'no "sir"')
+
+
+@pytest.mark.parametrize("name", ["<|im_end|>", 3])
+def test_a_banned_token_never_comes_also_where_its_text_is_a_mark(
+    url: str, local: LocalEngine, name: str | int
+) -> None:
+    ids = asked(local, QUESTIONS[1])
+    banned = SamplingSettings(temperature=0.0, banned_tokens=(name,))
+    assert finished(remote(url), ids, 90).reason == "stop_token"
+    here, there = (finished(engine, ids, 90, sampling=banned) for engine in (local, remote(url)))
+    assert (there.text, there.reason) == (here.text, "max_new_tokens")
+
+
+@pytest.mark.parametrize(
+    ("level", "sampling", "says"),
+    [
+        (None, SamplingSettings(banned_tokens=("quantized models",)), "it must be one"),
+        (None, SamplingSettings(logit_bias=(("<|im_end|>x", -5.0),)), "logit_bias: '<|im_end|>x' is 2 tokens"),
+        ("text", SamplingSettings(banned_tokens=("<|im_end|>",)), "no bias of tokens by their text; name their ids"),
+        ("messages", SamplingSettings(logit_bias=((" the", 2.0),)), "no bias of tokens by their text; name their ids"),
+    ],
+)
+def test_a_text_that_is_no_token_is_refused(
+    url: str, level: Level | None, sampling: SamplingSettings, says: str
+) -> None:
+    with pytest.raises(RequestError, match=re.escape(says)):
+        remote(url, level).check(GenerationRequest((), sampling))
 
 
 def test_several_answers_are_several_requests(url: str) -> None:

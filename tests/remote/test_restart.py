@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,13 +10,16 @@ from pathlib import Path
 import pytest
 
 from exlchat import paths
-from exlchat.remote.address import Address, Remote
+from exlchat.remote.address import Address, Level, Remote
 from exlchat.remote.engine import connect
 from exlchat.ui.tui.app import ChatApp
 from tests.patience import PATIENCE
-from tests.remote.programs import ServeProgram, serve_programs
+from tests.remote.peer import llama_server, write_guide
+from tests.remote.programs import ServeProgram, free_port, serve_programs
 from tests.ui.app_harness import idle, say, services, shown, until
 
+END = 3
+"""Id of the guide's token that ends an answer."""
 pytestmark = pytest.mark.skipif(not paths.bundled_model().is_dir(), reason="the bundled model has not been made yet")
 
 
@@ -30,8 +34,8 @@ def server(tmp_path: Path) -> Iterator[ServeProgram]:
         yield one
 
 
-def chat_over(server: ServeProgram, folder: Path) -> ChatApp:
-    return ChatApp(services(folder, load=lambda _: connect(Remote("ours", Address.parse(server.url)))))
+def chat_over(url: str, folder: Path, level: Level | None = None) -> ChatApp:
+    return ChatApp(services(folder, load=lambda _: connect(Remote("there", Address.parse(url), level=level))))
 
 
 def words(chat: ChatApp) -> str:
@@ -42,7 +46,7 @@ def words(chat: ChatApp) -> str:
 async def test_an_answer_that_a_kill_has_cut_is_kept_and_goes_on_with_the_next_server(
     server: ServeProgram, tmp_path: Path
 ) -> None:
-    chat = chat_over(server, tmp_path)
+    chat = chat_over(server.url, tmp_path)
     async with chat.run_test(size=(120, 40)) as pilot:
         session = chat.session
         await until(pilot, lambda: chat.chat_screen.model.info is not None, 4 * PATIENCE)
@@ -84,7 +88,7 @@ async def test_an_answer_that_a_kill_has_cut_is_kept_and_goes_on_with_the_next_s
 
 
 async def test_a_server_that_was_begun_again_between_two_turns_answers(server: ServeProgram, tmp_path: Path) -> None:
-    chat = chat_over(server, tmp_path)
+    chat = chat_over(server.url, tmp_path)
     async with chat.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: chat.chat_screen.model.info is not None, 4 * PATIENCE)
         await say(pilot, "/set max_tokens 20")
@@ -97,3 +101,36 @@ async def test_a_server_that_was_begun_again_between_two_turns_answers(server: S
         assert [one.role for one in chat.session.branch] == ["user", "assistant", "user", "assistant"]
         assert all(one.text for one in chat.session.branch)
         assert server.url not in words(chat)
+
+
+@pytest.mark.xdist_group("llama-server")
+@pytest.mark.parametrize("level", ["ids", "text", "messages"])
+async def test_llama_cpps_server_that_was_killed_goes_on_from_the_kept_text(level: Level, tmp_path: Path) -> None:
+    model, port = write_guide(tmp_path / "guide.gguf"), free_port()
+    with contextlib.ExitStack() as first:
+        url = first.enter_context(llama_server(model, port))
+        chat = chat_over(url, tmp_path, level)
+        async with chat.run_test(size=(120, 40)) as pilot:
+            session = chat.session
+            await until(pilot, lambda: chat.chat_screen.model.info is not None)
+            # It may not end by itself, so that no machine is through with it before the kill.
+            for setting in (f"banned_tokens {END}", "temperature 1.5", "seed 7"):
+                await say(pilot, f"/set {setting}")
+            await say(pilot, "What is EXL2?")
+            await until(pilot, lambda: (one := session.answering) is not None and len("".join(one.answer)) > 40)
+            first.close()
+            await idle(pilot)
+            cut = session.branch[-1]
+            assert (cut.role, cut.status) == ("assistant", "partial")
+            assert bool(cut.token_ids) == (level == "ids")
+            await until(pilot, lambda: f"{url}: breaks off" in words(chat))
+            for setting in ("max_tokens 20", "temperature 0", "banned_tokens none"):
+                await say(pilot, f"/set {setting}")
+            with llama_server(model, port):
+                await say(pilot, "/continue")
+                await until(pilot, lambda: session.answering is not None or session.branch[-1].status == "complete")
+                await idle(pilot)
+                last = session.branch[-1]
+                assert last.status == "complete"
+                assert last.text.startswith(cut.text)
+                assert len(last.text) > len(cut.text)
