@@ -183,9 +183,12 @@ class ChunkReader:
         usage = _usage(event.get("usage"))
         if not choices:
             return Chunk(usage=usage)
-        choice = choices[0]
-        if not isinstance(choice, Mapping):
+        if not all(isinstance(one, Mapping) for one in choices):
             raise self._wrong("a choice that is no object")
+        # One answer is asked for; another one beside it is none of it.
+        choice = next((one for one in choices if one.get("index", 0) == 0), None)
+        if choice is None:
+            return Chunk(usage=usage)
         delta = choice.get("delta") or choice.get("message") or {}
         if not isinstance(delta, Mapping):
             raise self._wrong("a delta that is no object")

@@ -198,10 +198,15 @@ class _Answer:
         total = len(self._request.prompt_ids)
         said, empty = _Said(), 0
         reader = ChunkReader(self._server, self._request, lambda: self._stream.place)
+        ended = False
         yield PrefillProgress(0, total, 0)
         try:
             for event in self._stream:
                 chunk = reader.read(event)
+                if ended:
+                    # Behind the end stands what it took, or nothing that is of the answer.
+                    said.usage = chunk.usage or said.usage
+                    break
                 if chunk.progress is not None and said.first is None:
                     yield chunk.progress
                 told = self._take(chunk, said)
@@ -210,7 +215,8 @@ class _Answer:
                     raise RemoteError(f"{self._stream.place}: sends events that say nothing, without end")
                 if told is not None:
                     yield told
-                if said.reason is not None and chunk.reason is None:
+                ended = said.reason is not None
+                if ended and chunk.reason is None:
                     # Known here before the server knows.
                     self._stream.cancel()
                     break
@@ -294,7 +300,7 @@ class _Answer:
         usage = said.usage
         return GenerationStats(
             prompt_tokens=usage.prompt or total,
-            cached_tokens=usage.cached or 0,
+            cached_tokens=min(usage.cached or 0, usage.prompt or total),
             new_tokens=usage.new or said.tokens,
             time_to_first_token=first - began,
             prefill_seconds=first - began,

@@ -28,7 +28,7 @@ LONGEST_WAIT = 30.0
 TRIES = 3
 LARGEST_REPLY = 64_000_000
 LONGEST_LINE = 4_000_000
-"""Bytes of one event."""
+"""Bytes of one event, and of what stands before it: comments and other fields."""
 _FORGIVEN_SECONDS = 30.0
 """How long a server at which nobody answered is asked last."""
 _OVERTIME = 3
@@ -171,7 +171,8 @@ class Http:
             data = response.read(LARGEST_REPLY + 1)
             if late.is_set():
                 raise TimeoutError
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            # The library raises a ValueError for a chunk of a length that is none.
             wrong = TimeoutError() if late.is_set() else error
             raise self.failed(wrong, "breaks off") from None
         finally:
@@ -237,6 +238,11 @@ class EventStream:
                 wait = 1.0 + attempt if error.retry_after is None else error.retry_after
                 if error.status not in _BUSY or attempt == tries - 1 or wait > LONGEST_WAIT:
                     raise
+            except RemoteError:
+                # What was cut by ending it is no lie.
+                if self._ended.is_set():
+                    return
+                raise
             servers.rotate(-1)
             # Another one may have time at once.
             if self._ended.wait(wait if attempt + 1 >= len(servers) else 0.0):
@@ -265,7 +271,7 @@ class EventStream:
             # Closing a reply that is being read makes the library raise what it likes.
             if self._ended.is_set():
                 return
-            if isinstance(error, ValueError | AttributeError):
+            if isinstance(error, AttributeError):
                 raise
             what = f"has said nothing for {SILENT_SECONDS:g} s" if isinstance(error, TimeoutError) else "breaks off"
             raise server.failed(error, what) from None
@@ -298,13 +304,16 @@ def _fields(response: http.client.HTTPResponse, address: Address) -> Iterator[by
     data: list[bytes] = []
     size = 0
     while line := response.readline(LONGEST_LINE + 1):
-        size = size + len(line) if line.strip() else 0
+        size += len(line)
         if size > LONGEST_LINE:
-            raise RemoteError(f"{address.shown}: sends an event of more than {LONGEST_LINE:,} bytes")
+            raise RemoteError(f"{address.shown}: sends more than {LONGEST_LINE:,} bytes without an event that ends")
+        if not line.endswith(b"\n"):
+            # It was cut, and whoever reads on is told that it breaks off.
+            return
         line = line.rstrip(b"\r\n")
         if not line and data:
             yield b"\n".join(data)
-            data = []
+            data, size = [], 0
         elif line.startswith(b"data:"):
             data.append(line[5:].removeprefix(b" "))
         elif line and not line.startswith((b":", b"event:", b"id:", b"retry:")):

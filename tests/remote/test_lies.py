@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import socket
 import threading
@@ -54,6 +55,12 @@ def no_stream(data: bytes, kind: str = "text/event-stream") -> Route:
     return lambda _: (200, {"Content-Type": kind}, iter([data]))
 
 
+def chunks(data: bytes) -> Route:
+    """A stream of events in the pieces of HTTP, as they are."""
+    headers = {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"}
+    return lambda _: (200, headers, iter([data]))
+
+
 @pytest.mark.parametrize(
     ("route", "says", "kept"),
     [
@@ -79,6 +86,11 @@ def no_stream(data: bytes, kind: str = "text/event-stream") -> Route:
         (streamed(delta("Hel"), {"choices": [{"delta": [1]}]}), "no object", "Hel"),
         (streamed(delta("Hel"), b"data: \xff\xfe\n\n"), "no JSON", "Hel"),
         (streamed(delta("Hel"), b"data: " + b"[" * 100_000 + b"\n\n"), "no JSON", "Hel"),
+        (streamed(delta("Hel"), *[b": still here\n\n" * 50_000] * 6), "without an event that ends", "Hel"),
+        (streamed(delta("Hel"), *[b"event: x\nid: 1\n" * 50_000] * 6), "without an event that ends", "Hel"),
+        (streamed(delta("Hel"), b'data: {"choices": [{"del'), "breaks off before the answer has ended", "Hel"),
+        (chunks(b"5\r\n: hi\n\r\n-5\r\nabc"), "breaks off (read length", ""),
+        (chunks(b"zz\r\nabc"), "breaks off before the answer has ended", ""),
         (no_stream(gzip.compress(b"data: {}\n\n")), "no stream of events", ""),
         (streamed(DONE), "breaks off before the answer has ended", ""),
         (streamed(delta("Hel"), b"data: " + b"x" * (http.LONGEST_LINE + 10)), "more than", "Hel"),
@@ -94,6 +106,56 @@ def test_a_lie_is_told_in_one_line_and_the_text_before_it_is_kept(route: Route, 
     line, text = gone_wrong(route)
     assert says in line
     assert text == kept
+
+
+def end_for_ever(_: Body) -> tuple[int, dict[str, str], Iterator[bytes]]:
+    event = f"data: {json.dumps(delta('Hello', 'stop'))}\n\n".encode()
+    return 200, {"Content-Type": "text/event-stream"}, itertools.repeat(event)
+
+
+def other(index: int, text: str) -> Body:
+    return {"index": index, "delta": {"content": text}}
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        streamed(delta("Hello"), delta(reason="stop"), delta(" there"), DONE),
+        end_for_ever,
+        streamed({"choices": [other(1, "Bye"), other(0, "Hello")]}, delta(reason="stop"), DONE),
+        streamed({"choices": [other(1, "Bye")]}, delta("Hello"), delta(reason="stop"), usage(5, 1, 10**9), DONE),
+    ],
+    ids=["behind", "repeated", "beside", "before"],
+)
+def test_what_stands_behind_the_end_or_beside_the_answer_is_none_of_it(route: Route) -> None:
+    with serving({**MODELS, CHAT: route}) as stub:
+        there = engine(stub)
+        events = list(there.generate(GenerationRequest(there.encode('{"role": "user", "content": "Hi"}\n'))))
+        last = events[-1]
+        assert isinstance(last, Finished)
+        assert (last.text, last.reason) == ("Hello", "stop_token")
+        assert "".join(one.text for one in events if isinstance(one, TextDelta)) == "Hello"
+        assert last.stats.cached_tokens <= last.stats.prompt_tokens
+
+
+def test_a_length_that_is_none_is_told_when_it_is_looked_at() -> None:
+    with serving({"GET /v1/models": chunks(b"-5\r\nabc")}) as stub, pytest.raises(RemoteError, match="breaks off"):
+        engine(stub)
+
+
+def test_ids_that_do_not_spell_the_text_are_not_told_to_the_model() -> None:
+    lie = streamed(chunk("Hello", [88, 89]), chunk("", [], "stop"), DONE)
+    with serving({**VLLM, TEXT: lie}) as stub:
+        there, store = connect(Remote("stub", Address.parse(stub.url), template=True)), ConversationStore(None)
+        ident = store.create_conversation().id
+        for text in ("Hi", "More"):
+            store.add_message(ident, "user", text)
+            list(answer(store, there, ident, TurnOptions(SamplingSettings(), template="chatml")))
+        _, body = stub.bodies("/v1/completions")
+        # The stub's ids are code points.
+        read = "".join(chr(one) for one in body["prompt"] if one < 256)
+        assert "Hello" in read
+        assert "XY" not in read
 
 
 def test_the_text_of_an_answer_that_broke_off_is_in_the_conversation_and_goes_on() -> None:
@@ -160,6 +222,27 @@ def test_a_cancel_wakes_what_waits_and_closes_the_connection() -> None:
         assert isinstance(last, Finished)
         assert (last.reason, last.text) == ("cancelled", "Hel")
         assert stub.gone.wait(PATIENCE)
+
+
+def test_a_cancel_in_the_middle_of_an_event_is_no_lie_of_the_server() -> None:
+    waiting = threading.Event()
+
+    def halves(_: Body) -> tuple[int, dict[str, str], Iterator[bytes]]:
+        def pieces() -> Iterator[bytes]:
+            yield f'data: {json.dumps(delta("Hel"))}\n\ndata: {{"choices": [\n'.encode()
+            waiting.set()
+            while not stub.gone.wait(0.05):
+                yield b"data: \n"
+
+        return 200, {"Content-Type": "text/event-stream"}, pieces()
+
+    with serving({**MODELS, CHAT: halves}) as stub:
+        there = engine(stub)
+        running = there.generate(GenerationRequest(there.encode('{"role": "user", "content": "Hi"}\n')))
+        threading.Thread(target=lambda: (waiting.wait(PATIENCE), running.cancel()), daemon=True).start()
+        *_, last = running
+        assert isinstance(last, Finished)
+        assert (last.reason, last.text) == ("cancelled", "Hel")
 
 
 def test_a_busy_server_is_asked_again_when_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
