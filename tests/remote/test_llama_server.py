@@ -25,7 +25,9 @@ from exlchat.llm.sampling import GREEDY, SamplingSettings
 from exlchat.paths import bundled_model
 from exlchat.remote.address import Address, Level, Remote
 from exlchat.remote.engine import RemoteEngine, connect
+from exlchat.ui.tui.app import ChatApp
 from tests.remote.peer import SERVED, llama_server, write_guide
+from tests.ui.app_harness import say, services, told, until
 
 pytestmark = pytest.mark.xdist_group("llama-server")
 QUESTIONS = ("How do I load a model?", "What is EXL2?", "How do I stop an answer?")
@@ -203,6 +205,35 @@ def test_a_text_that_is_no_token_is_refused(
 ) -> None:
     with pytest.raises(RequestError, match=re.escape(says)):
         remote(url, level).check(GenerationRequest((), sampling))
+
+
+@pytest.mark.parametrize(
+    ("level", "refused"),
+    [
+        ("ids", {"/regex a+": "cannot hold an answer to a regex", "/cache": "does not tell what it keeps"}),
+        ("text", {"/logprobs 3": "asked by text, tells no probabilities of tokens; leave out --remote-level"}),
+        (
+            "messages",
+            {"/template chatml": "takes messages and has the prompt format itself", "/negative x": "lean away"},
+        ),
+    ],
+)
+async def test_the_chat_says_why_a_command_cannot_be_at_each_level(
+    url: str, level: Level, refused: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXLCHAT_HOME", str(tmp_path / "home"))
+    chat = ChatApp(services(tmp_path, load=lambda _: remote(url, level)))
+    async with chat.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: chat.chat_screen.model.info is not None)
+        before = chat.session.generation
+        for typed, reason in refused.items():
+            await say(pilot, typed)
+            await until(pilot, lambda reason=reason: reason in told(chat))
+        assert (chat.session.generation, chat.session.template) == (before, None)
+        # By ids there are probabilities, and by them alone.
+        await say(pilot, "/logprobs 3")
+        await until(pilot, lambda: ("tells no probabilities" in told(chat)) == (level != "ids"))
+        assert chat.session.generation.value("logprobs") == (3 if level == "ids" else 0)
 
 
 def test_several_answers_are_several_requests(url: str) -> None:
