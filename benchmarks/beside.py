@@ -25,7 +25,7 @@ from exlchat.engine import GenerationRequest, LocalEngine, load
 from exlchat.engine.bench.mixes import parse_mix
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.bench.shapes import named_shape
-from exlchat.llm.events import Event, Finished, TextDelta
+from exlchat.llm.events import Finished, TextDelta
 from exlchat.llm.port import Failed
 from exlchat.llm.request import Rank
 from exlchat.llm.sampling import SamplingSettings
@@ -96,7 +96,7 @@ def bulk_run(engine: LocalEngine, rows: int, prompt: int) -> Iterator[list[int]]
     def begin(number: int) -> None:
         ids = random.Random(number).choices(range(engine.info.vocab_size), k=prompt)
 
-        def take(event: Event | Failed | object) -> None:
+        def take(event: object) -> None:
             if isinstance(event, Finished):
                 made.append(event.stats.new_tokens)
             if isinstance(event, Finished | Failed):

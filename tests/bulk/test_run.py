@@ -20,6 +20,7 @@ from exlchat.llm.info import ModelError
 from exlchat.llm.port import CanScore, Engine, Failed, Handle
 from exlchat.llm.request import GenerationRequest, Rank, ScoreRequest
 from tests.bulk.conftest import Runner
+from tests.noted_ranks import NotedRanks
 
 QUESTIONS = [
     {"id": f"q{number}", "prompt": f"What does /{word} do?", "max_tokens": 12}
@@ -193,7 +194,7 @@ def test_an_engine_that_answers_nothing_any_more_ends_the_run(runner: Runner) ->
 
 def test_a_line_goes_before_nobody_who_asks_by_himself(runner: Runner) -> None:
     """Whatever it says of itself, the engine is asked with the rank of a run, or behind it."""
-    asked = _Noted(runner.speaker.model.engine)
+    asked = NotedRanks(runner.speaker.model.engine)
     noting = replace(runner, speaker=replace(runner.speaker, model=ChatModel(asked)))  # type: ignore[arg-type]
     told = {"echo": True, "logprobs": 1, "max_tokens": 1}
     noting.run(
@@ -205,18 +206,3 @@ def test_a_line_goes_before_nobody_who_asks_by_himself(runner: Runner) -> None:
     assert sorted(asked.ranks) == [Rank.BULK, Rank.BULK, Rank.IDLE, Rank.IDLE, Rank.IDLE]
     refused = noting.run({"id": "before", "prompt": "hi", "priority": -1}, name="refused")
     assert refused[0]["response"]["status_code"] == 400
-
-
-class _Noted:
-    """An engine, and the ranks of all that it was asked."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.ranks: list[Rank] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def submit(self, request: GenerationRequest | ScoreRequest, sink: Callable[[Any], None]) -> Handle:
-        self.ranks.append(request.rank)
-        return self._engine.submit(request, sink)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -13,11 +12,12 @@ from exlchat.api.voice import Voice
 from exlchat.chat.answer_options import AnswerOptions
 from exlchat.chat.prompt_format import choose_format
 from exlchat.llm.events import Finished
-from exlchat.llm.port import Engine, Handle
+from exlchat.llm.port import Engine
 from exlchat.llm.request import GenerationRequest, Rank
 from exlchat.llm.sampling import SamplingSettings
 from exlchat.remote.address import Address, Remote
 from exlchat.remote.engine import RemoteEngine, connect
+from tests.noted_ranks import NotedRanks
 from tests.server.served import Served, serving
 
 GREEDY = SamplingSettings(temperature=0.0)
@@ -86,25 +86,10 @@ def test_a_second_turn_reads_what_is_new(there: RemoteEngine, local: Engine) -> 
     assert second.stats.cached_tokens >= len(ids) - 1
 
 
-class _Noted:
-    """The model of a server, and the ranks of all that it was asked."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.ranks: list[Rank] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def submit(self, request: GenerationRequest, sink: Callable[[Any], None]) -> Handle:
-        self.ranks.append(request.rank)
-        return self._engine.submit(request, sink)
-
-
 @pytest.mark.parametrize("level", ["ids", "messages"])
 def test_who_steps_back_here_steps_back_there(local: Engine, level: str) -> None:
     """A run of a file, or a title, does not go before somebody else who asks that server."""
-    noted = _Noted(local)
+    noted = NotedRanks(local)
     with serving(noted) as served:  # type: ignore[arg-type]
         there = connect(Remote("ours", Address.parse(served.url), level=level))
         ids = there.encode("<s><|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")

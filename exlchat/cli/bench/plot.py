@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from xml.etree import ElementTree
 
 import pygal
@@ -15,16 +16,7 @@ def draw(report: Report) -> str:
     decoded = [figure for figure in report.figures if figure.kind == "decode"]
     contexts = sorted({figure.tokens for figure in decoded})
     caches = list(dict.fromkeys(figure.kv_cache for figure in decoded))
-    chart = pygal.Bar(
-        # pygal's own script would come from another server.
-        js=[],
-        style=CleanStyle(font_family="sans-serif"),
-        title=_title(report),
-        x_title="tokens in the cache",
-        y_title="tokens a second",
-        legend_at_bottom=True,
-        value_formatter=lambda value: f"{value:,.0f}",
-    )
+    chart = _chart(pygal.Bar, report, "tokens in the cache", "tokens a second")
     chart.x_labels = [f"{context:,}" for context in contexts]
     for cache in caches:
         figures = [report.find("decode", context, cache) for context in contexts]
@@ -35,16 +27,7 @@ def draw(report: Report) -> str:
 
 def draw_batches(report: Report) -> str:
     """Tokens a second by rows, a line for each context and type of cache, and one of what the copy bandwidth allows."""
-    chart = pygal.Line(
-        js=[],
-        style=CleanStyle(font_family="sans-serif"),
-        title=_title(report),
-        x_title="answers side by side",
-        y_title="tokens a second of all",
-        legend_at_bottom=True,
-        logarithmic=True,
-        value_formatter=lambda value: f"{value:,.0f}",
-    )
+    chart = _chart(pygal.Line, report, "answers side by side", "tokens a second of all", logarithmic=True)
     rows = sorted({figure.rows for figure in report.figures})
     chart.x_labels = [f"{many:,}" for many in rows]
     for kind, context in dict.fromkeys((figure.kv_cache, figure.tokens) for figure in report.figures):
@@ -53,6 +36,22 @@ def draw_batches(report: Report) -> str:
         chart.add(name, [figures[many].median if many in figures else None for many in rows])
         chart.add(f"{name}, at copy speed", [_limit(figures.get(many), report) for many in rows])
     return without_scripts(chart.render_tree())
+
+
+def _chart(
+    kind: Callable[..., pygal.Graph], report: Report, x_title: str, y_title: str, *, logarithmic: bool = False
+) -> pygal.Graph:
+    return kind(
+        # pygal's own script would come from another server.
+        js=[],
+        style=CleanStyle(font_family="sans-serif"),
+        title=_title(report),
+        x_title=x_title,
+        y_title=y_title,
+        legend_at_bottom=True,
+        logarithmic=logarithmic,
+        value_formatter=lambda value: f"{value:,.0f}",
+    )
 
 
 def without_scripts(root: ElementTree.Element) -> str:

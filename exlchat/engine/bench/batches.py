@@ -22,7 +22,7 @@ from exlchat.engine.model.spec import ModelSpec
 from exlchat.engine.placement import choose_device, usable_memory
 from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.ext.kv_formats import PAGE_TOKENS
-from exlchat.llm.events import Event, Finished, TextDelta
+from exlchat.llm.events import Finished, TextDelta
 from exlchat.llm.info import ModelError
 from exlchat.llm.port import Failed
 from exlchat.llm.request import GenerationRequest, Rank
@@ -144,7 +144,7 @@ class _Row:
         self.times: list[float] = []
         self._came: list[int] = []
 
-    def take(self, event: Event | Failed | object) -> None:
+    def take(self, event: object) -> None:
         if isinstance(event, TextDelta):
             self.times.append(time.perf_counter())
             self._came.append(len(event.token_ids))
