@@ -5,7 +5,10 @@ Nothing here imports torch or textual; `exlchat --version` and a mistyped option
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
+import threading
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -39,6 +42,15 @@ ALIASES = {"chat": CHAT, "list": COMMANDS["models"]}
 """What other programs call the chat and the list of models."""
 
 
+def program() -> int:
+    """`main` for a process of its own."""
+    codes: list[int] = []
+    # What is registered first comes last.
+    atexit.register(_end_beside_threads, codes)
+    codes.append(main())
+    return codes[0]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     take_over()
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -52,6 +64,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if ending.heard is not None:
             let_go()
     return ending.code(code)
+
+
+def _end_beside_threads(codes: list[int]) -> None:
+    # A load that nobody waits for may still be in C++, where Python's end would break it off: that aborts the process.
+    if codes and threading.active_count() > 1:
+        let_go()
+        os._exit(codes[0])
 
 
 def _end_compilers() -> None:
@@ -94,4 +113,4 @@ def _refusals() -> tuple[type[Exception], ...]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program())

@@ -30,6 +30,7 @@ from exlchat.cli.presets import build_parser as presets_parser
 from exlchat.cli.pull import build_parser as pull_parser
 from exlchat.cli.remotes import build_parser as remotes_parser
 from exlchat.cli.sessions.command import build_parser as sessions_parser
+from tests.patience import PATIENCE
 
 PARSERS = [
     chat_parser,
@@ -317,3 +318,37 @@ def test_commands_of_other_programs_work_or_say_what_does_it_here() -> None:
         assert result.returncode != 0
         assert said in result.stderr
         assert result.stderr.count("\n") == 1
+
+
+LEFT_BEHIND = """
+import sys, threading
+import torch
+from exlchat.cli.main import program
+
+computing = threading.Event()
+
+def load():
+    weights = torch.ones(1_000_000)
+    while True:
+        weights = weights + 1
+        computing.set()
+
+threading.Thread(target=load, daemon=True).start()
+computing.wait()
+sys.exit(program())
+"""
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["themes", "list"], 0), (["ask", "-m", "no/such/folder", "a?"], 1)])
+def test_a_thread_in_c_does_not_break_the_end(arguments: list[str], code: int, home: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_BEHIND, *arguments],
+        env={"EXLCHAT_HOME": str(home), "PATH": os.defpath},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert "terminate" not in done.stderr
+    assert done.stdout if code == 0 else done.stderr

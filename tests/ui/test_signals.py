@@ -31,10 +31,10 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 IN_ORDER = """
 import sys
-from exlchat.cli.main import main
+from exlchat.cli.main import program
 from exlchat.ui.terminal import interrupts
 interrupts.LEAVE_SECONDS = 600.0
-sys.exit(main(sys.argv[1:]))
+sys.exit(program())
 """
 """An end in order takes as long as the machine needs; one that hangs does not come."""
 
@@ -160,8 +160,8 @@ from exlchat.ui.terminal import interrupts
 interrupts.LEAVE_SECONDS = float(sys.argv.pop(1))
 hangs = pathlib.Path(os.environ["EXLCHAT_HOME"]) / "hangs"
 engine_jobs.EngineJobs.close = lambda self, seconds: (hangs.touch(), time.sleep(60))
-from exlchat.cli.main import main
-sys.exit(main(sys.argv[1:]))
+from exlchat.cli.main import program
+sys.exit(program())
 """
 
 
