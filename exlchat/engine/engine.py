@@ -11,18 +11,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from exlchat.engine.card_choice import choose_devices, place
 from exlchat.engine.draft.draft_model import ModelDrafter
 from exlchat.engine.formats.inventory import (
     describe_format,
     has_float_head,
     is_quantized,
     parameter_count,
+    part_bytes,
     weight_sizes,
 )
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.grammar import constraint_notice
 from exlchat.engine.kv.archive import PageArchive, open_archive
-from exlchat.engine.kv.budget import CacheWishes, plan_cache
+from exlchat.engine.kv.budget import CacheWishes
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.disk.folder import clear_pages
 from exlchat.engine.kv.hash import KEYS_AND_VALUES, root_hash
@@ -41,12 +43,12 @@ from exlchat.engine.placement import (
     dtypes_for,
     prepare_torch,
     resident_memory,
-    usable_memory,
 )
 from exlchat.engine.schedule.scheduler import Scheduler
 from exlchat.engine.text.template_files import DEFAULT, read_templates
 from exlchat.engine.text.tokenizer import Tokenizer, TokenizerToCome
 from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.llm.cards import CardWishes
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import Event, OneOfSeveral, PrefillProgress, Scored
 from exlchat.llm.info import (
@@ -66,6 +68,7 @@ from exlchat.llm.thought_splitter import Channels, several_told_apart, told_apar
 # with thousands of tokens; 2 CPU cores do about 2e11 multiply-adds a second, and under 16 tokens they wait for memory.
 _CUDA_PREFILL_CHUNK = MOST_AT_ONCE
 _CPU_PREFILL_WEIGHTS = 5e10
+_ANY_CARDS = CardWishes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +228,7 @@ def load(
     max_seq_len: int | None = None,
     cache_tokens: int | None = None,
     cache_gigabytes: float | None = None,
+    cards: CardWishes = _ANY_CARDS,
     page_folder: Path | None = None,
     page_bytes: int = 0,
     prefill_chunk: int | None = None,
@@ -246,6 +250,8 @@ def load(
         max_seq_len: context in tokens; the model's own, at most 32768, unless given.
         cache_tokens, cache_gigabytes: how much the cache holds of all conversations, in tokens or in GiB; up to three
             contexts, as far as there is room, unless one of them is given.
+        cards: which cards its layers lie on, and how many on which. On the CPU a split makes logical cards, each with
+            tensors of its own.
         page_folder, page_bytes: where pages of the cache are kept for later runs, and how many bytes of them, those of
             other models included. With 0 what lies there is removed, in the background; without a folder nothing is
             read, written or removed.
@@ -279,6 +285,7 @@ def load(
     report = coming.beside(on_progress)
     kind = cache_kind(spec, kv_cache)
     target = choose_device(device)
+    devices = choose_devices(target, cards)
     parameters = parameter_count(checkpoint)
     _check_head(quantize_head, kernels=extension and target.type == "cuda")
     head_bits = quantize_head if has_float_head(checkpoint) else None
@@ -286,19 +293,20 @@ def load(
     # Of a float model in float16 they hold little, but its step is captured.
     useful = is_quantized(checkpoint) or head_bits is not None or torch.float16 in dtypes_for(checkpoint, target)
     if extension and target.type == "cuda" and useful:
-        kernels = open_extension(target, build_cache, report)
-    sizes = weight_sizes(checkpoint, stay_quantized=kernels is not None, head_bits=head_bits)
-    dtype = choose_dtype(checkpoint, target, sizes)
-    prepare_torch(target, parameters)
+        kernels = open_extension(devices, build_cache, report)
     wishes = CacheWishes(max_seq_len, cache_tokens, cache_gigabytes)
-    room = usable_memory(target) - sizes.bytes(dtype)
-    plan = plan_cache(str(checkpoint.path), spec, kind, wishes, room, at_once=target.type == "cuda")
+    quantized = kernels is not None
+    dtype = choose_dtype(checkpoint, target, weight_sizes(checkpoint, stay_quantized=quantized, head_bits=head_bits))
+    weights = part_bytes(checkpoint, spec.num_layers, dtype, stay_quantized=quantized, head_bits=head_bits)
+    placed = place(str(checkpoint.path), spec, kind, wishes, cards=cards, devices=devices, weights=weights)
+    split, plan, target = placed.split, placed.plan, placed.split.first
+    prepare_torch(target, parameters)
     # A bfloat16 model comes with kernels for its head alone.
     fused = kernels if dtype == torch.float16 else None
     operations = TorchOperations(dtype) if fused is None else KernelOperations(fused)
     loader = LayerLoader(checkpoint, target, dtype, kernels, head_bits=head_bits)
     coming.look()
-    transformer = load_weights(checkpoint, spec, loader, operations, report, context=plan.context)
+    transformer = load_weights(checkpoint, spec, loader, operations, report, context=plan.context, split=split)
     tokenizer = coming.get()
     stop_ids = tokenizer.stop_ids(checkpoint.config, spec.vocab_size)
     guesses = None if draft is None else _drafter(draft, tokenizer, checkpoint.path)
@@ -309,7 +317,7 @@ def load(
     context = str(plan.context) if spec.rope_depends_on_context else ""
     parts = {"model": identity, "rope": f"{spec.ropes} {context}", "cache": kv_cache, "dtype": str(dtype)}
     root = root_hash(version=KEYS_AND_VALUES, **parts)
-    cache = KVCache(spec, kv_cache, dtype, target, plan.context, tokens=plan.tokens, root=root, rows=rows)
+    cache = KVCache(spec, kv_cache, dtype, target, plan.context, tokens=plan.tokens, root=root, rows=rows, split=split)
     archive = None if page_folder is None else _archive(cache, page_folder, page_bytes)
     chunk = min(prefill_chunk or _prefill_chunk(target, parameters), MOST_AT_ONCE)
     graphs = None if kernels is None else open_graphs(transformer, cache, kernels, dependent=dependent_launch)
@@ -317,7 +325,7 @@ def load(
         warm_up(transformer, cache)
 
     def other_cache() -> KVCache:
-        return KVCache(spec, kv_cache, dtype, target, plan.context, root=root, rows=rows)
+        return KVCache(spec, kv_cache, dtype, target, plan.context, root=root, rows=rows, split=split)
 
     scheduler = Scheduler(
         transformer,
@@ -389,7 +397,7 @@ def _info(
         parameters=parameter_count(checkpoint),
         vocab_size=spec.vocab_size,
         max_seq_len=cache.max_seq_len,
-        device=str(transformer.device),
+        device=", ".join(map(str, dict.fromkeys(transformer.split.devices))),
         dtype=str(transformer.dtype).removeprefix("torch."),
         bos_token=tokenizer.named_tokens.get("bos_token", ""),
         eos_token=tokenizer.named_tokens.get("eos_token", ""),

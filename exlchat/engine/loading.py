@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
+from exlchat.engine.cards.split import LayerSplit
 from exlchat.engine.decode.fit import why_not
 from exlchat.engine.decode.graphs import DecodeGraphs
 from exlchat.engine.formats.layers import LayerLoader
@@ -32,11 +33,13 @@ _WARM_UP_TOKENS = (MEDIUM_ROWS + 1, 64, 1)
 _COMPILING = "compiling the CUDA kernels (first run on this card)"
 
 
-def open_extension(device: torch.device, build_cache: Path | None, on_progress: OnProgress | None) -> Kernels:
-    """The CUDA kernels for a card, compiled if that has not been done yet, which takes about a minute.
+def open_extension(
+    devices: Sequence[torch.device], build_cache: Path | None, on_progress: OnProgress | None
+) -> Kernels:
+    """The CUDA kernels for some cards, compiled if that has not been done yet, which takes about a minute.
 
     Args:
-        device: a CUDA device.
+        devices: CUDA devices.
         build_cache: the folder that keeps what was compiled, `~/.cache/exlchat` unless given.
         on_progress: told how far compiling is. An exception it raises stops it.
 
@@ -50,7 +53,7 @@ def open_extension(device: torch.device, build_cache: Path | None, on_progress: 
             on_progress(LoadProgress(progress.done, progress.total, what))
 
     try:
-        return open_kernels(device, _user_cache() if build_cache is None else build_cache, on_progress=report)
+        return open_kernels(devices, _user_cache() if build_cache is None else build_cache, on_progress=report)
     except ExtensionError as error:
         raise ModelError(f"{error}; or go on without the kernels, slower: --no-ext") from error
 
@@ -85,8 +88,9 @@ def load_weights(
     on_progress: OnProgress | None,
     *,
     context: int,
+    split: LayerSplit | None = None,
 ) -> Transformer:
-    """The decoder for sequences of at most `context` tokens.
+    """The decoder for sequences of at most `context` tokens; `split` as of `load_transformer`.
 
     It is read tensor by tensor, so that the machine never holds more than one of them besides the files.
 
@@ -116,7 +120,7 @@ def load_weights(
             "embedding is the head; download the model again"
         )
     try:
-        return load_transformer(spec, loader, has_head, tick, operations, context=context)
+        return load_transformer(spec, loader, has_head, tick, operations, context=context, split=split)
     except NO_MEMORY as error:
         if not is_shortage(error):
             raise
@@ -164,7 +168,8 @@ def warm_up(transformer: Transformer, cache: KVCache) -> None:
         for tokens in (min(count, cache.max_seq_len) for count in _WARM_UP_TOKENS):
             sequence.reserve(tokens)
             transformer.forward(torch.zeros(tokens, dtype=torch.int64, device=transformer.device), sequence)
-        torch.cuda.synchronize(transformer.device)
+        for device in transformer.split.devices:
+            torch.cuda.synchronize(device)
         sequence.close()
     except torch.OutOfMemoryError as error:
         raise ModelError("no memory to compute beside the weights; take fewer bits or a smaller model") from error

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from exlchat.engine.cards.room import Room
 from exlchat.engine.formats.inventory import (
     describe_format,
     is_quantized,
@@ -92,7 +93,7 @@ def _fit(checkpoint: Checkpoint, spec: ModelSpec, here: Here, wishes: CacheWishe
     if weights > here.room:
         return FitReport(weights, 0, f"its weights take {weights / 2**30:.1f} GiB of {here.room / 2**30:.1f} free")
     try:
-        plan = plan_cache("", spec, cache_kind(spec, kv_cache), wishes, here.room - weights)
+        plan = plan_cache("", spec, cache_kind(spec, kv_cache), wishes, Room((here.room - weights,)))
     except ModelError as error:
         return FitReport(weights, 0, str(error).removeprefix(": "))
     return FitReport(weights, plan.context, None)

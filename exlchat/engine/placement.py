@@ -53,13 +53,15 @@ def choose_device(wanted: str) -> torch.device:
 def choose_dtype(checkpoint: Checkpoint, device: torch.device, sizes: WeightSizes) -> torch.dtype:
     """The dtype that is most exact among those that fit into the memory now free.
 
-    On a GPU float16, or bfloat16 for a bfloat16 model on a card that computes it. On a CPU float32 where it fits,
-    else the 16-bit dtype that holds the weights exactly.
+    On a GPU float16, or bfloat16 for a bfloat16 model on a card that computes it; whether that fits depends on all
+    cards (`card_choice.place`). On a CPU float32 where it fits, else the 16-bit dtype that holds the weights exactly.
 
     Raises:
         ModelError: not even 16 bits a weight fit.
     """
     candidates = dtypes_for(checkpoint, device)
+    if device.type == "cuda":
+        return candidates[0]
     for dtype in candidates:
         if sizes.bytes(dtype) <= usable_memory(device):
             return dtype

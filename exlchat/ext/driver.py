@@ -20,6 +20,8 @@ VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 _LIBRARY = "libcuda.so.1"
 _CAPABILITY_MAJOR = 75
 _CAPABILITY_MINOR = 76
+_MEMORY_CLOCK = 36  # kHz
+_MEMORY_WIDTH = 37  # bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +31,12 @@ class Driver:
     Args:
         cuda: the newest CUDA it speaks, `(13, 0)`; `None` without a driver.
         cards: the compute capability of each card that this process may use, in the driver's order.
+        speeds: bytes a second that the memory of each gives at best.
     """
 
     cuda: tuple[int, int] | None = None
     cards: tuple[Capability, ...] = ()
+    speeds: tuple[int, ...] = ()
 
 
 def ask_driver() -> Driver:
@@ -50,7 +54,12 @@ def ask_driver() -> Driver:
     cuda = (number.value // 1000, number.value % 1000 // 10)
     if library.cuInit(0) != 0 or library.cuDeviceGetCount(ctypes.byref(number)) != 0:
         return Driver(cuda)
-    return Driver(cuda, tuple(_capability(library, index) for index in range(number.value)))
+    count = range(number.value)
+    return Driver(
+        cuda,
+        tuple(_capability(library, index) for index in count),
+        tuple(_speed(library, index) for index in count),
+    )
 
 
 def hidden_cards() -> str | None:
@@ -68,10 +77,18 @@ def hidden_cards() -> str | None:
 
 
 def _capability(library: ctypes.CDLL, index: int) -> Capability:
+    return _attribute(library, index, _CAPABILITY_MAJOR), _attribute(library, index, _CAPABILITY_MINOR)
+
+
+def _speed(library: ctypes.CDLL, index: int) -> int:
+    # Each line of it carries two bits a cycle.
+    return 2 * 1000 * _attribute(library, index, _MEMORY_CLOCK) * _attribute(library, index, _MEMORY_WIDTH) // 8
+
+
+def _attribute(library: ctypes.CDLL, index: int, number: int) -> int:
     import ctypes
 
-    device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    device, value = ctypes.c_int(), ctypes.c_int()
     library.cuDeviceGet(ctypes.byref(device), index)
-    library.cuDeviceGetAttribute(ctypes.byref(major), _CAPABILITY_MAJOR, device)
-    library.cuDeviceGetAttribute(ctypes.byref(minor), _CAPABILITY_MINOR, device)
-    return major.value, minor.value
+    library.cuDeviceGetAttribute(ctypes.byref(value), number, device)
+    return value.value

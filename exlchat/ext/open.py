@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -20,11 +21,11 @@ _INSUFFICIENT_DRIVER = 35
 _NO_KERNEL_IMAGE = 209
 
 
-def open_kernels(device: torch.device, cache: Path, *, on_progress: OnProgress | None = None) -> Kernels:
-    """The kernels, ready to be launched on `device`.
+def open_kernels(devices: Sequence[torch.device], cache: Path, *, on_progress: OnProgress | None = None) -> Kernels:
+    """The kernels, ready to be launched on some cards.
 
     Args:
-        device: a CUDA device. Only it is built for: another card of the machine may be too old.
+        devices: CUDA devices. Only they are built for: another card of the machine may be too old.
         cache: the folder under which builds are kept.
         on_progress: told how far a build is, at least twice a second. An exception it raises stops the build.
 
@@ -32,10 +33,11 @@ def open_kernels(device: torch.device, cache: Path, *, on_progress: OnProgress |
         ExtensionError: the card or the driver is too old, nothing is built and it cannot be, or what is there is not
             exlchat's; one line.
     """
-    driver = Driver(ask_driver().cuda, (torch.cuda.get_device_capability(device),))
+    driver = Driver(ask_driver().cuda, tuple(torch.cuda.get_device_capability(device) for device in devices))
     library = open_library(ensure_library(cache, driver=driver, on_progress=on_progress), FUNCTIONS)
-    with torch.cuda.device(device):
-        check_card(library, driver)
+    for device in devices:
+        with torch.cuda.device(device):
+            check_card(library, driver)
     return Kernels(library)
 
 

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from exlchat.engine.cards.room import Room
 from exlchat.engine.kv.budget import CachePlan, CacheWishes, plan_cache
 from exlchat.ext.kv_formats import KINDS
 from exlchat.llm.info import ModelError
@@ -17,7 +18,7 @@ NOTHING = CacheWishes()
 
 def plan(room: int, wishes: CacheWishes = NOTHING, longest: int = 102_400, *, at_once: bool = True) -> CachePlan:
     model = dataclasses.replace(spec(64), max_position_embeddings=longest)
-    return plan_cache("here", model, KINDS["fp16"], wishes, room, at_once=at_once)
+    return plan_cache("here", model, KINDS["fp16"], wishes, Room((room,)), at_once=at_once)
 
 
 def test_without_wishes_three_contexts_and_no_more_than_a_share_of_the_room() -> None:

@@ -37,6 +37,11 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path, errors: Err
         error = relative_error(logits_in_steps(transformer, IDS, steps), wanted)
         errors.note(transformer.spec.architecture, name, way, error)
         assert error < 1e-4, way
+    # Over several cards, logical ones here, the bits are those of one: a card with the ends alone, and one a layer.
+    counts = (0, *(1,) * transformer.spec.num_layers, 0)
+    over_cards = open_transformer(tmp_path, context=case.context, counts=counts)
+    steps = WAYS["in chunks"]
+    assert torch.equal(logits_in_steps(over_cards, IDS, steps), logits_in_steps(transformer, IDS, steps))
 
 
 def test_every_architecture_has_a_case(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def no_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def refusal(cache: Path) -> str:
     with pytest.raises(ModelError) as caught:
-        loading.open_extension(CARD, cache, None)
+        loading.open_extension([CARD], cache, None)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -62,14 +62,14 @@ def test_a_compiler_that_crashes_is_quoted_with_its_log(tmp_path: Path, monkeypa
 
 
 def test_compiling_is_told_as_progress_of_the_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def open_kernels(_device: torch.device, _cache: Path, *, on_progress: Any) -> str:
+    def open_kernels(_devices: object, _cache: Path, *, on_progress: Any) -> str:
         on_progress(BuildProgress("waiting for another", 0, 1, waiting=True))
         on_progress(BuildProgress("compiling gemv.cu", 3, 9))
         return "kernels"
 
     monkeypatch.setattr(loading, "open_kernels", open_kernels)
     told: list[LoadProgress] = []
-    opened: object = loading.open_extension(CARD, tmp_path, told.append)
+    opened: object = loading.open_extension([CARD], tmp_path, told.append)
     assert opened == "kernels"
     assert told == [
         LoadProgress(0, 1, "waiting for another"),

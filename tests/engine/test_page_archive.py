@@ -27,7 +27,7 @@ class Sequence:
 
     def __init__(self, folder: Path, pages: int, cap: int = PLENTY, queue_bytes: int = PLENTY) -> None:
         shape = (1, 1, pages + 1, 256, 4)
-        self.store = PageStore(KINDS["fp16"], (torch.rand(shape).half(), torch.rand(shape).half()))
+        self.store = PageStore(KINDS["fp16"], ((torch.rand(shape).half(), torch.rand(shape).half()),))
         self.pool, self.pages = PagePool(pages + 1, ROOT), list[Page]()
         parent = ROOT
         for number in range(pages):
@@ -183,9 +183,9 @@ def test_another_error_is_not_taken_for_a_lack_of_memory(tmp_path: Path, monkeyp
 
 
 def test_what_is_read_from_a_store_is_no_view_of_it() -> None:
-    store = PageStore(KINDS["fp32"], (torch.zeros(1, 1, 2, 256, 4), torch.zeros(1, 1, 2, 256, 4)))
+    store = PageStore(KINDS["fp32"], ((torch.zeros(1, 1, 2, 256, 4), torch.zeros(1, 1, 2, 256, 4)),))
     taken = store.read(1, 256)
-    for part in store.parts:
+    for part in store.cards[0]:
         part.fill_(1.0)
     assert all(not tensor.any() and tensor.is_contiguous() for tensor in taken)
 

@@ -11,6 +11,7 @@ import torch
 from transformers import MistralConfig, MistralForCausalLM
 
 from exlchat.engine import Finished, GenerationRequest, LocalEngine, load
+from exlchat.engine.cards.room import Room
 from exlchat.engine.kv.budget import CacheWishes, plan_cache
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.pool import Page, PoolFullError
@@ -148,7 +149,7 @@ def test_memory_is_that_of_the_window() -> None:
     all_of_them = dataclasses.replace(half, windows=(WINDOW,) * 4)
     assert window_slots(all_of_them, 256, 256) == each
     assert cache_bytes(all_of_them, kind, 256, each) == 4 * layer * each * 256
-    plan = plan_cache("here", all_of_them, kind, CacheWishes(context=65_536), 4 * layer * each * 256)
+    plan = plan_cache("here", all_of_them, kind, CacheWishes(context=65_536), Room((4 * layer * each * 256,)))
     assert plan.context == 65_536
 
 

@@ -53,7 +53,7 @@ def test_a_card_that_cannot(tmp_path: Path, small_sources: Path, status: int, dr
 def test_a_card_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (6, 1))
     with pytest.raises(ExtensionError, match=r"compute capability 6\.1 is too old: .* needs 7\.5"):
-        open_kernels(DEVICE, tmp_path)
+        open_kernels([DEVICE], tmp_path)
 
 
 def test_another_card_of_the_machine_may_be_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_another_card_of_the_machine_may_be_too_old(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(open_module, "ask_driver", lambda: Driver((13, 0), ((6, 1), (8, 6))))
     monkeypatch.setattr(open_module, "ensure_library", ensure)
     with pytest.raises(ExtensionError, match="far enough"):
-        open_kernels(DEVICE, tmp_path)
+        open_kernels([DEVICE], tmp_path)
     assert asked == [Driver((13, 0), ((8, 6),))]
 
 

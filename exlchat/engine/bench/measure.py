@@ -204,7 +204,7 @@ class Loader:
         wanted = is_quantized(checkpoint) or self.settings.quantize_head is not None
         if self.settings.extension and self.device.type == "cuda" and wanted:
             # Compiling, which happens once on a machine, is no part of loading.
-            open_extension(self.device, self.build_cache, self._on_progress)
+            open_extension([self.device], self.build_cache, self._on_progress)
         start = time.perf_counter()
         spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
         context = min(spec.max_position_embeddings, context)

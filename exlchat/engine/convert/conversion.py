@@ -95,7 +95,7 @@ class Conversion:
         self._on_step = on_step
         self._steps: Steps = TorchSteps()
         if device.type == "cuda":
-            self._steps = KernelSteps(open_extension(device, None, None))
+            self._steps = KernelSteps(open_extension([device], None, None))
             # Statistics are sums of hundreds of thousands of products: their inputs need no more digits.
             torch.set_float32_matmul_precision("high")
         self._layers = self._spec.num_layers

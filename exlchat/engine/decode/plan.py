@@ -103,7 +103,7 @@ class _Walk:
         self._experts = ExpertJobs(plan._kernels, self._tensor)
         self._layer, self._taken = 0, 0
         tokens = plan.tables.longest * PAGE_TOKENS
-        self._turns = [rope.slice(0, tokens) for rope in self._transformer.ropes]
+        self._turns = [rope.slice(0, tokens) for rope in self._transformer.ropes[0]]
         self._unturned = torch.zeros(tokens, 0, 2, device=self._device)
 
     def jobs(self) -> list[Launch]:
@@ -254,7 +254,7 @@ class _Walk:
         """The queries of a row by the factor of its position: before they are turned, which comes to the same."""
         known = self._plan._query_scales
         if rope not in known:
-            known[rope] = self._transformer.ropes[rope].query_scales(0, len(self._unturned))
+            known[rope] = self._transformer.ropes[0][rope].query_scales(0, len(self._unturned))
         scales, queries, position = known[rope], heads[:, : self._spec.num_heads], self._plan.position[: self._rows]
         return TorchJob(lambda: queries.mul_(scales[position].view(-1, 1, 1)))
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
+from exlchat.engine.cards.room import PartBytes
 from exlchat.engine.formats import awq, gptq, grouped
 from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.ext.layout import PIECE_ROWS
@@ -21,6 +22,8 @@ _FLOATS = ("weight", "bias", "gate_up_proj", "down_proj", "sinks")
 _MXFP4_CODES, _CODES_A_BYTE = "_blocks", 2
 # The widest codes that the kernels hold of layers with a zero point for every column.
 _PLAIN_BITS = 4
+_EMBEDDING = "model.embed_tokens.weight"
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 
 class Headers(Protocol):
@@ -76,8 +79,46 @@ def weight_sizes(checkpoint: Headers, *, stay_quantized: bool, head_bits: int | 
         stay_quantized: as they are stored, as far as the kernels can hold that, or written out as floats.
         head_bits: what a float head is rounded to.
     """
-    floats = stored = 0
+    found = _sizes_of(checkpoint, checkpoint.names, stay_quantized=stay_quantized)
+    if head_bits is None or not has_float_head(checkpoint):
+        return found
+    own = "lm_head.weight" in checkpoint.names
+    head = math.prod(checkpoint.shape("lm_head.weight" if own else _EMBEDDING))
+    # Scales of 4 bits have 20 bits for each 32 codes, those of 6 and 8 bits a little more than 4.
+    rounded = head * (32 * head_bits + (20 if head_bits == _PLAIN_BITS else 6)) // (32 * 8)
+    return WeightSizes(found.floats - (head if own else 0), found.stored + rounded)
+
+
+def part_bytes(
+    checkpoint: Headers, layers: int, dtype: torch.dtype, *, stay_quantized: bool, head_bits: int | None = None
+) -> PartBytes:
+    """Of each part of the model, which may lie on another card than the rest; arguments as of `weight_sizes`.
+
+    Args:
+        layers: how many there are.
+        dtype: what floats are held in.
+    """
+    names: list[list[str]] = [[] for _ in range(layers)]
+    embedding = []
     for name in checkpoint.names:
+        if (found := _LAYER.match(name)) is not None and int(found[1]) < layers:
+            names[int(found[1])].append(name)
+        elif name.startswith("model.embed_"):
+            embedding.append(name)
+
+    def size(some: Iterable[str]) -> int:
+        return _sizes_of(checkpoint, some, stay_quantized=stay_quantized).bytes(dtype)
+
+    first, each = size(embedding), tuple(map(size, names))
+    whole = weight_sizes(checkpoint, stay_quantized=stay_quantized, head_bits=head_bits).bytes(dtype)
+    has_head = head_bits is not None or any(name.startswith("lm_head.") for name in checkpoint.names)
+    again = 0 if has_head or _EMBEDDING not in checkpoint.names else size([_EMBEDDING])
+    return PartBytes(first, each, whole - first - sum(each), again)
+
+
+def _sizes_of(checkpoint: Headers, names: Iterable[str], *, stay_quantized: bool) -> WeightSizes:
+    floats = stored = 0
+    for name in names:
         key, _, kind = name.rpartition(".")
         if kind in _FLOATS or kind.endswith("_bias"):
             floats += math.prod(checkpoint.shape(name))
@@ -94,12 +135,6 @@ def weight_sizes(checkpoint: Headers, *, stay_quantized: bool, head_bits: int | 
                 stored += layer.bytes
             else:
                 floats += layer.features * layer.outputs
-    if head_bits is not None and has_float_head(checkpoint):
-        own = "lm_head.weight" in checkpoint.names
-        head = math.prod(checkpoint.shape("lm_head.weight" if own else "model.embed_tokens.weight"))
-        floats -= head if own else 0
-        # Scales of 4 bits have 20 bits for each 32 codes, those of 6 and 8 bits a little more than 4.
-        stored += head * (32 * head_bits + (20 if head_bits == _PLAIN_BITS else 6)) // (32 * 8)
     return WeightSizes(floats, stored)
 
 

@@ -83,6 +83,10 @@ class LayerLoader:
     def device(self) -> torch.device:
         return self._device
 
+    def on(self, device: torch.device) -> LayerLoader:
+        """The same for another device."""
+        return LayerLoader(self._checkpoint, device, self._dtype, self._kernels, head_bits=self._head_bits)
+
     def has(self, key: str) -> bool:
         return any(f"{key}.{kind}" in self._checkpoint.names for kind in ("weight", *QUANTIZED))
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 
-from exlchat.engine.kv.sizes import cache_bytes, pages_of, window_slots
+from exlchat.engine.cards.room import Room
+from exlchat.engine.kv.sizes import layer_bytes, pages_of, window_slots
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, CacheKind
 from exlchat.llm.info import ModelError
@@ -16,7 +19,7 @@ _SHORTEST_CONTEXT = 512
 # Beside the running conversation, those before it; and how much of what the weights leave may go to all of them, so
 # that other programs find some too.
 _OTHER_CONTEXTS = 2
-_SHARE = 0.6
+_SHARE = Fraction(3, 5)
 _MOST_PAGES_BITS = 22  # 4 million pages, a thousand million tokens
 
 
@@ -44,26 +47,26 @@ class CachePlan:
 
 
 def plan_cache(
-    name: str, spec: ModelSpec, kind: CacheKind, wishes: CacheWishes, room: int, *, at_once: bool = True
+    name: str, spec: ModelSpec, kind: CacheKind, wishes: CacheWishes, room: Room, *, at_once: bool = True
 ) -> CachePlan:
     """Context and cache for a model. What was not asked for is made to fit; what was asked for has to.
 
     Args:
         name: of the model, for errors.
-        room: bytes that the weights leave.
+        room: for weights and cache.
         at_once: all memory is taken at once, as on a GPU, so that it has to be there; else page by page, and there has
             to be room only for a cache that was asked for.
 
     Raises:
         ModelError: what was asked for does not fit the model, the memory or each other, or nothing of use fits.
     """
-    sizes = _Sizes(spec, kind, max(room, 0))
+    sizes = _Sizes(spec, kind, room)
     context = _context(spec, wishes.context)
     budget = sizes.budget(wishes, context)
     if budget is None:
         if at_once:
             context = _fitting(name, sizes, context, asked=wishes.context is not None)
-        spare = sizes.fitting(context, int(_SHARE * sizes.room))
+        spare = sizes.fitting(context, sizes.holds(_SHARE))
         return CachePlan(context, max(context, min((1 + _OTHER_CONTEXTS) * context, spare)))
     if budget < context:
         if wishes.context is not None or budget < min(_SHORTEST_CONTEXT, context):
@@ -74,33 +77,53 @@ def plan_cache(
             )
         context = budget
     # Where memory is taken page by page too: all that is asked for is to be used, and torch or the system would end it.
-    if sizes.bytes(context, budget) > sizes.room:
+    if not sizes.holds()(context, budget):
         raise sizes.too_large(name, f"a cache of {budget:,} tokens", context, budget, option="--cache-tokens")
     return CachePlan(context, budget)
 
 
 def longest_context(spec: ModelSpec, kind: CacheKind, room: int) -> int:
     """Tokens of the longest conversation whose cache takes no more than `room` bytes; 0 where none fits."""
-    return min(_Sizes(spec, kind, max(room, 0)).fitting(None, max(room, 0)), spec.longest_context)
+    sizes = _Sizes(spec, kind, Room((room,)))
+    return min(sizes.fitting(None, sizes.holds()), spec.longest_context)
 
 
 def tokens_held(spec: ModelSpec, kind: CacheKind, context: int, room: int) -> int:
     """Tokens, in whole pages, of all conversations of such a length whose cache takes no more than `room` bytes."""
-    return _Sizes(spec, kind, max(room, 0)).fitting(context, max(room, 0))
+    sizes = _Sizes(spec, kind, Room((room,)))
+    return sizes.fitting(context, sizes.holds())
+
+
+def suffices(spec: ModelSpec, kind: CacheKind, wishes: CacheWishes, room: Room) -> bool:
+    """Whether there is room for the context and the cache that are wished for, and not for a shorter one only.
+
+    Raises:
+        ModelError: the model has no such context.
+    """
+    sizes, context = _Sizes(spec, kind, room), _context(spec, wishes.context)
+    return sizes.holds()(context, sizes.budget(wishes, context) or context)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
     spec: ModelSpec
     kind: CacheKind
-    room: int
+    room: Room
 
     def bytes(self, context: int, tokens: int) -> int:
-        pages = pages_of(max(tokens, context))
-        return cache_bytes(self.spec, self.kind, pages, window_slots(self.spec, pages_of(context), pages))
+        return sum(bytes_of_layers(self.spec, self.kind, CachePlan(context, tokens)))
 
-    def fitting(self, context: int | None, room: int) -> int:
-        """Tokens in whole pages that take no more than `room`.
+    def holds(self, share: Fraction = Fraction(1)) -> Callable[[int, int], bool]:
+        """Whether a cache takes no more than a share of the room."""
+
+        def within(context: int, tokens: int) -> bool:
+            layers = bytes_of_layers(self.spec, self.kind, CachePlan(context, tokens))
+            return self.room.fits([size / share for size in layers])
+
+        return within
+
+    def fitting(self, context: int | None, holds: Callable[[int, int], bool]) -> int:
+        """The most tokens in whole pages for which `holds` says so of context and tokens.
 
         Args:
             context: of one conversation; `None` for a single one that has them all.
@@ -108,7 +131,7 @@ class _Sizes:
         fits = 0
         for step in (1 << bit for bit in reversed(range(_MOST_PAGES_BITS))):
             tokens = (fits + step) * PAGE_TOKENS
-            if self.bytes(tokens if context is None else min(context, tokens), tokens) <= room:
+            if holds(tokens if context is None else min(context, tokens), tokens):
                 fits += step
         return fits * PAGE_TOKENS
 
@@ -118,20 +141,32 @@ class _Sizes:
             return pages_of(wishes.tokens) * PAGE_TOKENS
         if wishes.gigabytes is None:
             return None
-        return self.fitting(context, int(wishes.gigabytes * 2**30))
+        most = int(wishes.gigabytes * 2**30)
+        return self.fitting(context, lambda context, tokens: self.bytes(context, tokens) <= most)
 
     def too_large(self, name: str, what: str, context: int, tokens: int, *, option: str) -> ModelError:
-        needed, fits = self.bytes(context, tokens), self.fitting(None, self.room)
+        needed, fits = self.bytes(context, tokens), self.fitting(None, self.holds())
         mends = [f"{option} {fits}"] if fits >= _SHORTEST_CONTEXT else []
         for smaller in KINDS.values():
-            size = _Sizes(self.spec, smaller, self.room).bytes(context, tokens)
-            if smaller.fits(self.spec.head_dim) and size < needed and size <= self.room:
+            if not smaller.fits(self.spec.head_dim):
+                continue
+            sizes = _Sizes(self.spec, smaller, self.room)
+            if sizes.bytes(context, tokens) < needed and sizes.holds()(context, tokens):
                 mends.append(f"--kv-cache {smaller.name}")
                 break
+        free = self.room.spare
         return ModelError(
-            f"{name}: {what} takes {needed / 2**30:.2f} GiB, and the weights leave {self.room / 2**30:.2f} GiB free: "
+            f"{name}: {what} takes {needed / 2**30:.2f} GiB, and the weights leave {free / 2**30:.2f} GiB free: "
             f"{' or '.join(mends) or 'fewer bits or a smaller model'} would fit"
         )
+
+
+def bytes_of_layers(spec: ModelSpec, kind: CacheKind, plan: CachePlan) -> list[int]:
+    """What keys and values take in each layer."""
+    pages = pages_of(max(plan.tokens, plan.context))
+    slots = window_slots(spec, pages_of(plan.context), pages)
+    page = PAGE_TOKENS * layer_bytes(spec, kind)
+    return [page * (slots if window else pages) for window in spec.windows]
 
 
 def _context(spec: ModelSpec, wanted: int | None) -> int:
@@ -144,9 +179,9 @@ def _context(spec: ModelSpec, wanted: int | None) -> int:
 
 def _fitting(name: str, sizes: _Sizes, context: int, *, asked: bool) -> int:
     """The context, shortened to what fits unless the user asked for one."""
-    if sizes.bytes(context, context) <= sizes.room:
+    if sizes.holds()(context, context):
         return context
-    fits = sizes.fitting(None, sizes.room)
+    fits = sizes.fitting(None, sizes.holds())
     if not asked and fits >= _SHORTEST_CONTEXT:
         return fits
     raise sizes.too_large(name, f"a context of {context:,} tokens", context, context, option="--context")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from exlchat.engine.cards.split import LayerSplit
 from exlchat.engine.kv.hash import HASH_BYTES
 from exlchat.engine.kv.memory import NO_ROWS, CacheRows, PageMemory, PageTables, TableSlot
 from exlchat.engine.kv.pool import Known, Page, PagePool
@@ -42,6 +43,7 @@ class KVCache:
         tokens: how many the pool holds, of all sequences; as many as fit one sequence unless given.
         root: see `PagePool`.
         rows: how rows get into pages and out of them; by plain torch unless given.
+        split: the cards of the layers, `device` the first of them; all on it unless given.
 
     Raises:
         ModelError: there is no such kind, or it does not fit the model's heads.
@@ -58,20 +60,21 @@ class KVCache:
         tokens: int | None = None,
         root: bytes = _NO_ROOT,
         rows: OpenRows = TorchLayerRows,
+        split: LayerSplit | None = None,
     ) -> None:
         self.max_seq_len = max_seq_len
         self.kind = cache_kind(spec, kind)
         """How keys and values are stored."""
         self._spec = spec
-        self._device = device
+        self._split = split or LayerSplit.on(device, spec.num_layers)
         longest = pages_of(max_seq_len)
         self.pool = PagePool(max(longest, (tokens or 0) // PAGE_TOKENS), root)
         self._window: int = max(spec.windows)
         slots = window_slots(spec, longest, self.pool.size)
         self.windows = WindowSlots(slots) if slots else None
         """Which pages have memory in layers that see a window only; `None` for a model without such layers."""
-        self.tables = PageTables(_SLOTS, longest, self.windows, device)
-        """Where the pages of all sequences are, on the device."""
+        self.tables = PageTables(_SLOTS, longest, self.windows, self._split.devices)
+        """Where the pages of all sequences are, on each card."""
         self._opened = lambda pages, table: rows(pages, table, compute_dtype)
         self._memory: PageMemory | None = None
         self._free = [TableSlot(row) for row in reversed(range(_SLOTS))]
@@ -90,7 +93,7 @@ class KVCache:
 
     @property
     def on_gpu(self) -> bool:
-        return self._device.type == "cuda"
+        return self._split.first.type == "cuda"
 
     @property
     def has_windows(self) -> bool:
@@ -101,7 +104,7 @@ class KVCache:
     def memory(self) -> PageMemory:
         """Of all pages. Raises `ModelError` when there is not enough."""
         if self._memory is None:
-            self._memory = PageMemory(self._spec, self.kind, self.pool.size, self.windows, self._device)
+            self._memory = PageMemory(self._spec, self.kind, self.pool.size, self.windows, self._split)
         return self._memory
 
     def windows_of(self, pages: int, *, answers: int = 0, each: int = 0) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from exlchat.engine.cards.split import LayerSplit
 from exlchat.engine.kv.pool import Page
 from exlchat.engine.kv.rows import ChunkSpan, LayerRows, PageList, SeenRows
 from exlchat.engine.kv.tensors import PageStore, make_store
@@ -27,23 +28,28 @@ class PageMemory:
         kind: how keys and values are stored.
         pages: of the layers that see everything.
         windows: which pages have memory in the others; `None` for a model without such layers.
-        device: where.
+        split: where; the pages of a layer lie on its card.
 
     Raises:
         ModelError: there is not enough.
     """
 
     def __init__(
-        self, spec: ModelSpec, kind: CacheKind, pages: int, windows: WindowSlots | None, device: torch.device
+        self, spec: ModelSpec, kind: CacheKind, pages: int, windows: WindowSlots | None, split: LayerSplit
     ) -> None:
         self._windows = windows
-        narrow = sum(window > 0 for window in spec.windows)
+        self._split = split
+        seen = [[spec.windows[layer] > 0 for layer in split.layers(card)] for card in range(len(split.devices))]
+        narrow, whole = (
+            [(device, here.count(kind)) for device, here in zip(split.devices, seen, strict=True)]
+            for kind in (True, False)
+        )
         try:
-            self.whole = make_store(spec, kind, spec.num_layers - narrow, pages, device)
+            self.whole = make_store(spec, kind, whole, pages)
             """Of the layers that see everything; slots are those of the pool."""
-            self._narrow = None if windows is None else make_store(spec, kind, narrow, windows.size, device)
+            self._narrow = None if windows is None else make_store(spec, kind, narrow, windows.size)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            free = free_memory(device) / 2**30
+            free = min(free_memory(device) for device in split.devices) / 2**30
             raise ModelError(
                 f"a cache of {pages * PAGE_TOKENS:,} tokens does not fit: {free:.2f} GiB are free; load with a smaller "
                 "--cache-tokens or --context, or with --kv-cache q4"
@@ -61,6 +67,10 @@ class PageMemory:
     def is_narrow(self, layer: int) -> bool:
         """Whether a layer sees a window only."""
         return self._places[layer][0]
+
+    def card(self, layer: int) -> int:
+        """Where a layer's pages lie."""
+        return self._split.card(layer)
 
     def layer(self, index: int) -> LayerPages:
         narrow, place = self._places[index]
@@ -89,29 +99,28 @@ class PageTables:
         rows: how many sequences.
         longest: pages of the longest sequence.
         windows: see `PageMemory`.
+        devices: the cards, each of which has the tables.
     """
 
-    def __init__(self, rows: int, longest: int, windows: WindowSlots | None, device: torch.device) -> None:
-        self._windows = windows
-        self.whole = torch.zeros(rows, longest, dtype=torch.int32, device=device)
-        """int32 `[rows, longest]`, of layers that see everything."""
-        self.narrow = self.whole if windows is None else torch.zeros_like(self.whole)
-        """The same for layers that see a window only."""
+    def __init__(self, rows: int, longest: int, windows: WindowSlots | None, devices: Sequence[torch.device]) -> None:
+        self._windows, self._devices = windows, devices
+        self._whole = [torch.zeros(rows, longest, dtype=torch.int32, device=device) for device in devices]
+        self._narrow = self._whole if windows is None else [torch.zeros_like(table) for table in self._whole]
         self._lists = [(PageList(), PageList())] * rows
         self._shown: list[object] = []
 
     @property
     def longest(self) -> int:
         """Pages of the longest sequence."""
-        return self.whole.shape[1]
+        return self._whole[0].shape[1]
 
     def alike(self, rows: int) -> PageTables:
         """Others of the same width, into which a captured pass is shown the sequences that it is about."""
-        return PageTables(rows, self.longest, self._windows, self.whole.device)
+        return PageTables(rows, self.longest, self._windows, self._devices)
 
-    def of(self, narrow: bool) -> Tensor:
-        """int32 `[rows, longest]`."""
-        return self.narrow if narrow else self.whole
+    def of(self, narrow: bool, card: int = 0) -> Tensor:
+        """int32 `[rows, longest]` on a card, of layers that see everything, or of those that see a window only."""
+        return (self._narrow if narrow else self._whole)[card]
 
     def lists(self, row: int, narrow: bool) -> PageList:
         """A row for the host."""
@@ -121,10 +130,10 @@ class PageTables:
         """Pages of a sequence from `start` on have changed; in layers with a window any may have."""
         whole = PageList(tuple(page.slot for page in pages))
         narrow = whole
-        self._copy(self.whole[row], whole, start)
+        self._copy(self._whole, row, whole, start)
         if self._windows is not None:
             narrow = PageList(tuple(self._windows.slot(page) or 0 for page in pages))
-            self._copy(self.narrow[row], narrow, 0)
+            self._copy(self._narrow, row, narrow, 0)
         self._lists[row] = (whole, narrow)
 
     def show(self, others: PageTables, rows: Sequence[int]) -> None:
@@ -132,15 +141,19 @@ class PageTables:
         shown = [others._lists[row] for row in rows]
         if shown == self._shown:
             return
-        for to, row in enumerate(rows):
-            self.whole[to].copy_(others.whole[row])
-            if self._windows is not None:
-                self.narrow[to].copy_(others.narrow[row])
+        kinds = [(self._whole, others._whole)]
+        if self._windows is not None:
+            kinds.append((self._narrow, others._narrow))
+        for ours, theirs in kinds:
+            for table, other in zip(ours, theirs, strict=True):
+                for to, row in enumerate(rows):
+                    table[to].copy_(other[row])
         self._shown = list(shown)
 
-    def _copy(self, table: Tensor, pages: PageList, start: int) -> None:
+    def _copy(self, tables: Sequence[Tensor], row: int, pages: PageList, start: int) -> None:
         slots = torch.tensor(pages.slots[start:], dtype=torch.int32)
-        table[start : start + len(slots)] = slots.to(table.device, non_blocking=True)
+        for table in tables:
+            table[row, start : start + len(slots)] = slots.to(table.device, non_blocking=True)
 
 
 class CacheRows:
@@ -163,7 +176,8 @@ class CacheRows:
     ) -> None:
         self._memory, self._tables, self._row, self._windows = memory, tables, row, spec.windows
         self._rows: list[LayerRows] = [
-            open_rows(memory.layer(layer), tables.of(memory.is_narrow(layer))[row]) for layer in range(spec.num_layers)
+            open_rows(memory.layer(layer), tables.of(memory.is_narrow(layer), memory.card(layer))[row])
+            for layer in range(spec.num_layers)
         ]
 
     def append(self, layer: int, start: int, exact_from: int, new: Tensor) -> Iterator[SeenRows]:

@@ -22,47 +22,70 @@ class PageStore:
 
     Args:
         kind: how keys and values are stored.
-        parts: keys, values, and where they are codes with scales those of both, each
-            `[layers, kv_heads, pages, 256, row]`.
+        cards: of each card keys, values, and where they are codes with scales those of both, each
+            `[layers, kv_heads, pages, 256, row]` of the layers that lie there.
     """
 
     kind: CacheKind
-    parts: tuple[Tensor, ...]
+    cards: tuple[tuple[Tensor, ...], ...]
 
     @property
     def bytes(self) -> int:
-        return sum(part.nbytes for part in self.parts)
+        return sum(part.nbytes for parts in self.cards for part in parts)
 
     @property
-    def pages(self) -> int:
-        return self.parts[0].shape[2]
+    def layers(self) -> int:
+        return sum(len(parts[0]) for parts in self.cards)
 
     def layer(self, index: int) -> LayerPages:
-        keys, values, *scales = (part[index] for part in self.parts)
-        return LayerPages(self.kind, keys, values, *scales)
+        for parts in self.cards:
+            if index < len(parts[0]):
+                keys, values, *scales = (part[index] for part in parts)
+                return LayerPages(self.kind, keys, values, *scales)
+            index -= len(parts[0])
+        raise IndexError(index)
 
     def copy_rows(self, source: int, target: int, rows: int) -> None:
-        for part in self.parts:
-            part[:, :, target, :rows] = part[:, :, source, :rows]
+        for parts in self.cards:
+            for part in parts:
+                part[:, :, target, :rows] = part[:, :, source, :rows]
 
     def read(self, slot: int, rows: int) -> tuple[Tensor, ...]:
         """A copy of the first rows of a page on the CPU, `[layers, kv_heads, rows, row]` a part.
 
         Never a view, whatever the shape: it is written to disk while the page may already hold something else.
         """
-        views = (part[:, :, slot, :rows] for part in self.parts)
-        return tuple(torch.empty(view.shape, dtype=view.dtype, device="cpu").copy_(view) for view in views)
+        return tuple(self._read([part[:, :, slot, :rows] for part in same]) for same in zip(*self.cards, strict=True))
 
     def write(self, slot: int, tensors: Sequence[Tensor]) -> None:
         """What `read` gave, into the first rows of a page."""
-        for part, tensor in zip(self.parts, tensors, strict=True):
-            part[:, :, slot, : tensor.shape[2]] = tensor.to(part.device, non_blocking=True)
+        for same, tensor in zip(zip(*self.cards, strict=True), tensors, strict=True):
+            for part, piece in zip(same, torch.split(tensor, [len(part) for part in same]), strict=True):
+                part[:, :, slot, : tensor.shape[2]] = piece.to(part.device, non_blocking=True)
+
+    def _read(self, views: Sequence[Tensor]) -> Tensor:
+        found = torch.empty(self.layers, *views[0].shape[1:], dtype=views[0].dtype, device="cpu")
+        for piece, view in zip(torch.split(found, [len(view) for view in views]), views, strict=True):
+            piece.copy_(view)
+        return found
 
 
-def make_store(spec: ModelSpec, kind: CacheKind, layers: int, pages: int, device: torch.device) -> PageStore:
-    """An empty store for so many of the model's layers. Raises what torch raises when memory is short."""
+def make_store(spec: ModelSpec, kind: CacheKind, cards: Sequence[tuple[torch.device, int]], pages: int) -> PageStore:
+    """An empty store.
+
+    Args:
+        cards: each, and how many layers of this store lie there.
+
+    Raises what torch raises when memory is short.
+    """
     elements, head_dim = (kind.key, kind.value), spec.head_dim
     rows = [(element.row(head_dim), element.dtype) for element in elements]
     rows += [(element.scales(head_dim), torch.float16) for element in elements if element.scaled]
-    shape = (layers, spec.num_kv_heads, pages, PAGE_TOKENS)
-    return PageStore(kind, tuple(torch.empty(*shape, row, dtype=dtype, device=device) for row, dtype in rows))
+    shape = (spec.num_kv_heads, pages, PAGE_TOKENS)
+    return PageStore(
+        kind,
+        tuple(
+            tuple(torch.empty(layers, *shape, row, dtype=dtype, device=device) for row, dtype in rows)
+            for device, layers in cards
+        ),
+    )

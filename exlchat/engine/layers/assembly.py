@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from exlchat.engine.cards.split import LayerSplit, current
 from exlchat.engine.decode.experts import ExpertRows, UnfitError, pack_experts
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.layers.experts import Experts, Mlp, SharedExpert
@@ -29,6 +30,7 @@ def load_transformer(
     operations: Operations | None = None,
     *,
     context: int | None = None,
+    split: LayerSplit | None = None,
 ) -> Transformer:
     """Reads all weights, tensor by tensor.
 
@@ -37,29 +39,40 @@ def load_transformer(
         tick: called after the ends, each layer and the whole.
         operations: between the products; plain torch unless given.
         context: the most tokens that a sequence will have; as many as the model was made for unless given.
+        split: the cards of the layers; all on the loader's device, which else is the first of them, unless given.
     """
-    ends = load_ends(spec, loader, has_head)
+    split = split or LayerSplit.on(loader.device, spec.num_layers)
+    loaders = [loader, *(loader.on(device) for device in split.devices[1:])]
+    ends = load_ends(spec, loader, has_head, last=loaders[-1])
     tick()
     layers = []
-    for index in range(spec.num_layers):
-        layers.append(load_layer(spec, loader, index))
-        tick()
+    for card, one in enumerate(loaders):
+        with current(split.devices[card]):
+            for index in split.layers(card):
+                layers.append(load_layer(spec, one, index))
+                tick()
     tick()
-    return Transformer(spec, ends, layers, context=context, operations=operations)
+    return Transformer(spec, ends, layers, context=context, operations=operations, split=split)
 
 
-def load_ends(spec: ModelSpec, loader: LayerLoader, has_head: bool) -> Ends:
-    """What stands around the layers; arguments as of `load_transformer`."""
+def load_ends(spec: ModelSpec, loader: LayerLoader, has_head: bool, *, last: LayerLoader | None = None) -> Ends:
+    """What stands around the layers; arguments as of `load_transformer`.
+
+    Args:
+        last: of the card that the norm and the head go to; `loader` unless given.
+    """
+    last = last or loader
     embedding = loader.tensor("model.embed_tokens.weight", (spec.vocab_size, spec.hidden_size))
     positions = None
     if spec.learned_positions:
         positions = loader.tensor("model.embed_positions.weight", (spec.max_position_embeddings, spec.hidden_size))
-    norm = _Weights(spec, loader).norm("model.norm")
-    head: Linear | QuantizedLinear = Linear(embedding)
-    if has_head or not spec.tied_head:
-        head = loader.linear("lm_head", spec.hidden_size, spec.vocab_size, bias=False)
-    if isinstance(head, Linear):
-        head = loader.float_head(head)
+    norm = _Weights(spec, last).norm("model.norm")
+    with current(last.device):
+        head: Linear | QuantizedLinear = Linear(embedding.to(last.device))
+        if has_head or not spec.tied_head:
+            head = last.linear("lm_head", spec.hidden_size, spec.vocab_size, bias=False)
+        if isinstance(head, Linear):
+            head = last.float_head(head)
     return Ends(embedding, norm, head, positions)
 
 

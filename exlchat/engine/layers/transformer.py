@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from exlchat.engine.cards.split import LayerSplit, current
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.attention import Rules, attention
 from exlchat.engine.layers.experts import Experts, Mlp
@@ -117,6 +118,7 @@ class Transformer:
         ends, layers: its weights.
         context: the most tokens that a sequence will have; as many as the model was made for unless given.
         operations: between the products; plain torch unless given.
+        split: the cards of the layers; all where the embedding is unless given.
     """
 
     def __init__(
@@ -127,12 +129,15 @@ class Transformer:
         *,
         context: int | None = None,
         operations: Operations | None = None,
+        split: LayerSplit | None = None,
     ) -> None:
         self.spec = spec
         self.ends = ends
         self.layers = layers
         length = context or spec.max_position_embeddings
-        self.ropes = [RopeTable(rope, length, ends.embedding.device) for rope in spec.ropes]
+        self.split = split or LayerSplit.on(ends.embedding.device, spec.num_layers)
+        self.ropes = [[RopeTable(rope, length, device) for rope in spec.ropes] for device in self.split.devices]
+        """Of each card."""
         self._operations = operations or TorchOperations(ends.embedding.dtype)
 
     @property
@@ -150,6 +155,7 @@ class Transformer:
 
     @property
     def device(self) -> torch.device:
+        """Where ids go in; logits come out on the last card of `split`."""
         return self.embedding.device
 
     @property
@@ -194,18 +200,27 @@ class Transformer:
         self, ids: Tensor, cache: KVSequence | None = None, *, start: int = 0, last_only: bool = False
     ) -> Tensor:
         """What the head makes logits of: `[tokens, hidden]`, or `[1, hidden]`. Arguments as of `forward`."""
-        stream, places = Stream(self.embed(ids, start)), self.places(start, start + len(ids))
-        for index in range(len(self.layers)):
-            self.layer(index, stream, places, cache, start)
+        stream = Stream(self.embed(ids, start))
+        for card, device in enumerate(self.split.devices):
+            with current(device):
+                stream.hidden = stream.hidden.to(device, non_blocking=True)
+                places = self.places(start, start + len(ids), card)
+                for index in self.split.layers(card):
+                    self.layer(index, stream, places, cache, start)
+                if card + 1 < len(self.split.devices):
+                    # The norm of what the last layer gave lies on this card.
+                    self.settle(stream)
         if last_only:
             stream.hidden, added = stream.hidden[-1:], stream.added
             stream.added = None if added is None else added[-1:]
-        return self.finish(stream)
+        with current(self.split.last):
+            return self.finish(stream)
 
     @torch.inference_mode()
     def logits(self, x: Tensor) -> Tensor:
         """`[tokens, hidden]` of `features` -> float32 `[tokens, vocab]`."""
-        return self.scores(x)
+        with current(self.split.last):
+            return self.scores(x)
 
     def scores(self, x: Tensor) -> Tensor:
         """What `logits` gives, which gradients can be taken of."""
@@ -227,11 +242,11 @@ class Transformer:
             hidden += self.ends.positions[start : start + len(ids)]
         return hidden
 
-    def places(self, start: int, end: int) -> Places:
-        scaled = [rope.query_beta != 0 for rope in self.spec.ropes]
+    def places(self, start: int, end: int, card: int = 0) -> Places:
+        ropes, scaled = self.ropes[card], [rope.query_beta != 0 for rope in self.spec.ropes]
         return Places(
-            [rope.slice(start, end) for rope in self.ropes],
-            [rope.query_scales(start, end) if own else None for rope, own in zip(self.ropes, scaled, strict=True)],
+            [rope.slice(start, end) for rope in ropes],
+            [rope.query_scales(start, end) if own else None for rope, own in zip(ropes, scaled, strict=True)],
         )
 
     def layer(

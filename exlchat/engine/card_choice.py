@@ -1,0 +1,172 @@
+"""Which cards a model goes to, and which of its layers to which: by what is free there and what it takes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from exlchat.engine.cards.room import Ends, PartBytes, Room
+from exlchat.engine.cards.split import LayerSplit
+from exlchat.engine.kv.budget import CachePlan, CacheWishes, bytes_of_layers, plan_cache, suffices
+from exlchat.engine.model.spec import ModelSpec
+from exlchat.engine.placement import usable_memory
+from exlchat.ext.driver import VISIBLE_DEVICES, ask_driver
+from exlchat.ext.kv_formats import CacheKind
+from exlchat.ext.targets import OLDEST
+from exlchat.llm.cards import CardWishes
+from exlchat.llm.info import ModelError
+
+# Cards whose memory is as fast as each other's up to so much are taken for alike.
+_ALIKE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where the layers of a model lie, and how large its cache is."""
+
+    split: LayerSplit
+    plan: CachePlan
+
+
+def choose_devices(target: torch.device, wishes: CardWishes) -> tuple[torch.device, ...]:
+    """The cards that a model may use, in the order in which they are filled.
+
+    Args:
+        target: what `choose_device` gave. The CPU stands for as many logical cards as a split has parts; of a GPU with
+            a number only that one is used.
+
+    Raises:
+        ModelError: there is no such card, one is named twice, or there are wishes that do not suit each other.
+    """
+    if target.type == "cpu":
+        if wishes.cards or wishes.reserve:
+            raise ModelError("--cards and --reserve are about NVIDIA cards, and this model goes to the CPU")
+        return (target,) * max(len(wishes.split), 1)
+    there = torch.cuda.device_count()
+    numbers = wishes.cards or _by_speed(there)
+    strange = [number for number in numbers if not 0 <= number < there]
+    if strange:
+        raise ModelError(f"--cards: there is no card {strange[0]}; {_shown(there)}")
+    if len(set(numbers)) < len(numbers):
+        raise ModelError(f"--cards {_listed(numbers)} names a card twice; each is used once")
+    if len(wishes.split) > len(numbers):
+        what = f"--cards names {len(numbers)}" if wishes.cards else _shown(there)
+        raise ModelError(f"--split {_listed(wishes.split)} is for {len(wishes.split)} cards; {what}")
+    if len(wishes.reserve) > 1 and len(wishes.reserve) != len(numbers):
+        raise ModelError(
+            f"--reserve has {len(wishes.reserve)} numbers for {len(numbers)} cards; give one for all, or one for each"
+        )
+    return tuple(torch.device("cuda", number) for number in numbers)
+
+
+def place(
+    name: str,
+    spec: ModelSpec,
+    kind: CacheKind,
+    wishes: CacheWishes,
+    *,
+    cards: CardWishes,
+    devices: tuple[torch.device, ...],
+    weights: PartBytes,
+) -> Placed:
+    """The split of a model's layers and its cache: on as few of the devices as hold what is wished for, else on all.
+
+    Args:
+        name: of the model, for errors.
+        devices: from `choose_devices`. A card is first looked at when those before it do not suffice, as that alone
+            takes memory there.
+
+    Raises:
+        ModelError: the model does not fit, or not as wished.
+    """
+    if devices[0].type == "cpu":
+        plan = plan_cache(name, spec, kind, wishes, Room((usable_memory(devices[0]),), weights), at_once=False)
+        _check_layers(cards.split, spec.num_layers)
+        return Placed(LayerSplit(devices, _ends(cards.split or (spec.num_layers,))), plan)
+    _check_layers(cards.split, spec.num_layers)
+    least = max(len(cards.split), 1)
+    free: list[int] = []
+    for number, device in enumerate(devices):
+        free.append(usable_memory(device) - _reserved(cards.reserve, number))
+        room = Room(tuple(free), weights, cards.split or None, even=_alike(devices[: number + 1]))
+        if len(free) >= least and (cards.split or suffices(spec, kind, wishes, room)):
+            break
+    if not room.fits([0] * spec.num_layers):
+        raise ModelError(f"{name}: {_why_not(room, devices)}")
+    plan = plan_cache(name, spec, kind, wishes, room)
+    ends = room.ends(bytes_of_layers(spec, kind, plan))
+    assert ends is not None
+    return Placed(LayerSplit(tuple(devices[card] for card, _ in ends), tuple(end for _, end in ends)), plan)
+
+
+def _why_not(room: Room, devices: tuple[torch.device, ...]) -> str:
+    """In a line why the weights alone do not fit, and what would."""
+    free = " and ".join(f"{size / 2**30:.1f}" for size in room.cards)
+    needed = f"needs {room.weights.all / 2**30:.1f} GiB for its weights"
+    if room.counts is not None:
+        ends: Ends = tuple(enumerate(_ends(room.counts)))
+        none = [0] * len(room.weights.layers)
+        full = room.over(ends, none)
+        assert full is not None
+        used = dict(room.used(ends, none))[full]
+        better = Room(room.cards, room.weights).ends(none)
+        shown = "" if better is None else f"; --split {_listed(_counts(better))} would fit"
+        return (
+            f"--split {_listed(room.counts)} puts {float(used) / 2**30:.1f} GiB of weights on {devices[full]}, which "
+            f"has {room.cards[full] / 2**30:.1f} GiB free{shown or '; take fewer bits or a smaller model'}"
+        )
+    where = "card memory has" if len(room.cards) == 1 else f"the {len(room.cards)} cards have"
+    return (
+        f"{needed}, and {where} {free} GiB free; close other programs, or take fewer bits, a smaller model"
+        f"{' or more cards (--cards)' if len(room.cards) < torch.cuda.device_count() else ''}"
+    )
+
+
+def _check_layers(split: tuple[int, ...], layers: int) -> None:
+    if split and sum(split) != layers:
+        half = layers // len(split)
+        evenly = (layers - half * (len(split) - 1), *(half,) * (len(split) - 1))
+        raise ModelError(
+            f"--split {_listed(split)} is {sum(split)} layers; this model has {layers}, as in --split {_listed(evenly)}"
+        )
+
+
+def _ends(counts: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sum(counts[: card + 1]) for card in range(len(counts)))
+
+
+def _counts(ends: Ends) -> tuple[int, ...]:
+    before = (0, *(end for _, end in ends))
+    return tuple(end - begin for begin, (_, end) in zip(before, ends, strict=False))
+
+
+def _reserved(reserve: tuple[float, ...], card: int) -> int:
+    gigabytes = reserve[min(card, len(reserve) - 1)] if reserve else 0.0
+    return int(gigabytes * 2**30)
+
+
+def _by_speed(there: int) -> tuple[int, ...]:
+    """All cards that the kernels run on, the fastest first, and those as fast as each other in the driver's order."""
+    driver = ask_driver()
+    fit = [number for number in range(there) if driver.cards[number] >= OLDEST] or list(range(there))
+    # A virtual card may tell none.
+    fastest = max(driver.speeds[number] for number in fit) or 1
+    return tuple(sorted(fit, key=lambda number: round((1 - driver.speeds[number] / fastest) / _ALIKE)))
+
+
+def _alike(devices: tuple[torch.device, ...]) -> bool:
+    speeds = [ask_driver().speeds[device.index] for device in devices]
+    return min(speeds) >= (1 - _ALIKE) * max(speeds)
+
+
+def _shown(there: int) -> str:
+    """How many cards there are, and why they may be fewer than the machine has."""
+    chosen = os.environ.get(VISIBLE_DEVICES)
+    hidden = "" if chosen is None else f" ({VISIBLE_DEVICES}={chosen} hides the others)"
+    return f"this program sees {there}{hidden}, counted from 0"
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    return ",".join(map(str, numbers))
