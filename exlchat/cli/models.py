@@ -48,7 +48,8 @@ def build_parser() -> argparse.ArgumentParser:
 def run(arguments: Sequence[str]) -> ExitCode:
     """Prints the library. Raises `ModelError` or `SettingsError` in one line."""
     typed = build_parser().parse_args(arguments)
-    wanted = typed_layer(context=typed.context, kv_cache=typed.kv_cache, extension=typed.extension)
+    names = ("context", "kv_cache", "cards", "split", "reserve", "extension")
+    wanted = typed_layer(**{name: getattr(typed, name) for name in names})
     options = AppOptions(None, typed.device, (wanted,))
     reading = read_settings().require_sound()
     memory = ModelMemory(paths.folders().model_memory)

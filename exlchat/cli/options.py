@@ -41,6 +41,38 @@ def memory_options(group: argparse._ArgumentGroup) -> None:
         choices=KV_CACHES,
         help="precision of keys and values: auto (default), fp32, fp16, fp8, q8, q6 (8-bit keys, 4-bit values) or q4",
     )
+    card_options(group)
+
+
+def card_options(group: argparse._ArgumentGroup) -> None:
+    """Which cards a model lies on, and how much of it on which."""
+    group.add_argument(
+        "--cards",
+        metavar="N,N",
+        type=setting_typed("cards"),
+        help="the cards a model may use, in this order (default: as few as it takes, the fastest first)",
+    )
+    group.add_argument(
+        "--split", metavar="N,N", type=setting_typed("split"), help="layers on each card (default: by what is free)"
+    )
+    group.add_argument(
+        "--reserve", metavar="X,X", type=setting_typed("reserve"), help="GiB left free on each card, or on all alike"
+    )
+
+
+def setting_typed(name: str) -> Callable[[str], Any]:
+    """An argument type: what may stand in the place of a setting."""
+
+    def parse(text: str) -> Any:
+        # No help needs it.
+        from exlchat.config.schema import SETTINGS
+
+        try:
+            return SETTINGS[name].kind.from_text(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse
 
 
 def model_options(group: argparse._ArgumentGroup) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _TYPED = (
     *("context", "kv_cache", "cache_tokens", "cache_gb", "disk_gb", "extension", "quantize_head"),
+    *("cards", "split", "reserve"),
     *("system", "template", "context_policy", "seed"),
 )
 """Options of the names of their settings."""

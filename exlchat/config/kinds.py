@@ -207,6 +207,37 @@ class FolderList(Kind):
 
 
 @dataclass(frozen=True, slots=True)
+class Numbers(Kind):
+    """Numbers that `each` takes, one for each card; as text with commas between them."""
+
+    each: Whole | Number
+
+    @property
+    def what(self) -> str:
+        return f"a list of numbers, each {self.each.what}"
+
+    def from_toml(self, value: object) -> tuple[int | float, ...]:
+        """One number alone is a list, too."""
+        several = value if isinstance(value, list | tuple) else [value]
+        try:
+            return tuple(self.each.from_toml(one) for one in several)
+        except ValueError:
+            raise self.refused(value) from None
+
+    def from_text(self, text: str) -> tuple[int | float, ...]:
+        try:
+            return tuple(self.each.from_text(part) for part in text.split(","))
+        except ValueError:
+            raise self.refused(text) from None
+
+    def to_text(self, value: Any) -> str:
+        return ",".join(map(self.each.to_text, value))
+
+    def to_toml(self, value: Any) -> TomlValue:
+        return list(value)
+
+
+@dataclass(frozen=True, slots=True)
 class Keys(Kind):
     """Keys by action. Which actions and keys there are is known above (`exlchat.app.keys.keymap`)."""
 

@@ -21,6 +21,7 @@ from exlchat.config.kinds import (
     Keys,
     KeyTable,
     Number,
+    Numbers,
     SamplingTable,
     Switch,
     Text,
@@ -228,6 +229,27 @@ class Settings:
         options=("--quantize-head",),
         unset="left as it is",
         example=8,
+    )
+    cards: tuple[int, ...] = _setting(
+        *((), "Model", Numbers(Whole()), "next load"),
+        "Which cards a model may use, in this order, counted from 0.",
+        options=("--cards",),
+        unset="as few as it takes, the fastest first",
+        example=(1, 0),
+    )
+    split: tuple[int, ...] = _setting(
+        *((), "Model", Numbers(Whole(1)), "next load"),
+        "How many layers each card has.",
+        options=("--split",),
+        unset="by what is free on each",
+        example=(20, 12),
+    )
+    reserve: tuple[float, ...] = _setting(
+        *((), "Model", Numbers(Number(0, MOST_CACHE_GB)), "next load"),
+        "GiB that are left free on each card, or one number for all.",
+        options=("--reserve",),
+        unset="nothing",
+        example=(2.0,),
     )
     draft_model: str | None = _setting(
         *(None, "Model", Text(), "next load"),

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from exlchat.engine.cards.room import Ends, PartBytes, Room
-from exlchat.engine.cards.split import LayerSplit
+from exlchat.engine.cards.room import Ends, PartBytes, Room, counts
+from exlchat.engine.cards.split import LayerSplit, reach_each_other
 from exlchat.engine.kv.budget import CachePlan, CacheWishes, bytes_of_layers, plan_cache, suffices
 from exlchat.engine.model.spec import ModelSpec
-from exlchat.engine.placement import usable_memory
+from exlchat.engine.placement import choose_device, usable_memory
 from exlchat.ext.driver import VISIBLE_DEVICES, ask_driver
 from exlchat.ext.kv_formats import CacheKind
 from exlchat.ext.targets import OLDEST
@@ -30,22 +30,23 @@ class Placed:
     plan: CachePlan
 
 
-def choose_devices(target: torch.device, wishes: CardWishes) -> tuple[torch.device, ...]:
+def choose_devices(device: str, wishes: CardWishes) -> tuple[torch.device, ...]:
     """The cards that a model may use, in the order in which they are filled.
 
     Args:
-        target: what `choose_device` gave. The CPU stands for as many logical cards as a split has parts; of a GPU with
-            a number only that one is used.
+        device: as of `choose_device`; `cuda:N` is that card alone unless others are wished for. The CPU stands for as
+            many logical cards as a split has parts.
 
     Raises:
-        ModelError: there is no such card, one is named twice, or there are wishes that do not suit each other.
+        ModelError: there is no such device or card, one is named twice, or wishes do not suit each other.
     """
+    target = choose_device(device)
     if target.type == "cpu":
         if wishes.cards or wishes.reserve:
             raise ModelError("--cards and --reserve are about NVIDIA cards, and this model goes to the CPU")
         return (target,) * max(len(wishes.split), 1)
     there = torch.cuda.device_count()
-    numbers = wishes.cards or _by_speed(there)
+    numbers = wishes.cards or ((target.index,) if ":" in device else _by_speed(there))
     strange = [number for number in numbers if not 0 <= number < there]
     if strange:
         raise ModelError(f"--cards: there is no card {strange[0]}; {_shown(there)}")
@@ -89,7 +90,7 @@ def place(
     least = max(len(cards.split), 1)
     free: list[int] = []
     for number, device in enumerate(devices):
-        free.append(usable_memory(device) - _reserved(cards.reserve, number))
+        free.append(usable_memory(device) - reserved(cards.reserve, number))
         room = Room(tuple(free), weights, cards.split or None, even=_alike(devices[: number + 1]))
         if len(free) >= least and (cards.split or suffices(spec, kind, wishes, room)):
             break
@@ -98,7 +99,9 @@ def place(
     plan = plan_cache(name, spec, kind, wishes, room)
     ends = room.ends(bytes_of_layers(spec, kind, plan))
     assert ends is not None
-    return Placed(LayerSplit(tuple(devices[card] for card, _ in ends), tuple(end for _, end in ends)), plan)
+    used = tuple(devices[card] for card, _ in ends)
+    staged = not reach_each_other(used)
+    return Placed(LayerSplit(used, tuple(end for _, end in ends), staged), plan)
 
 
 def _why_not(room: Room, devices: tuple[torch.device, ...]) -> str:
@@ -112,7 +115,7 @@ def _why_not(room: Room, devices: tuple[torch.device, ...]) -> str:
         assert full is not None
         used = dict(room.used(ends, none))[full]
         better = Room(room.cards, room.weights).ends(none)
-        shown = "" if better is None else f"; --split {_listed(_counts(better))} would fit"
+        shown = "" if better is None else f"; --split {_listed(counts(better))} would fit"
         return (
             f"--split {_listed(room.counts)} puts {float(used) / 2**30:.1f} GiB of weights on {devices[full]}, which "
             f"has {room.cards[full] / 2**30:.1f} GiB free{shown or '; take fewer bits or a smaller model'}"
@@ -137,12 +140,8 @@ def _ends(counts: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sum(counts[: card + 1]) for card in range(len(counts)))
 
 
-def _counts(ends: Ends) -> tuple[int, ...]:
-    before = (0, *(end for _, end in ends))
-    return tuple(end - begin for begin, (_, end) in zip(before, ends, strict=False))
-
-
-def _reserved(reserve: tuple[float, ...], card: int) -> int:
+def reserved(reserve: tuple[float, ...], card: int) -> int:
+    """Bytes that are left free on a card, which is counted among those that are used."""
     gigabytes = reserve[min(card, len(reserve) - 1)] if reserve else 0.0
     return int(gigabytes * 2**30)
 

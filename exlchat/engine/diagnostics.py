@@ -35,6 +35,7 @@ class TorchFacts:
         gpus: the devices it can use now; empty without CUDA, without a card, or with a driver it rejects.
         architectures: the compute capabilities it has code for, such as `sm_90`.
         problem: the first line of what torch said when it could not start CUDA.
+        together: of several devices, whether what one sends to another arrives; tried.
     """
 
     version: str | None
@@ -42,6 +43,7 @@ class TorchFacts:
     gpus: tuple[GpuFacts, ...] = ()
     architectures: tuple[str, ...] = ()
     problem: str | None = None
+    together: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +78,21 @@ def probe_torch() -> TorchFacts:
     if torch.version.cuda is None:
         return TorchFacts(version=torch.__version__)
     gpus: tuple[GpuFacts, ...] = ()
-    problem = None
+    problem, together = None, None
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
             gpus = tuple(_gpu(index) for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0))
             architectures = tuple(torch.cuda.get_arch_list())
+            if len(gpus) > 1:
+                from exlchat.engine.cards.split import reach_each_other
+
+                together = reach_each_other([torch.device("cuda", index) for index in range(len(gpus))])
         except RuntimeError as error:
             architectures, problem = (), _first_line(error)
     if problem is None and not gpus and said:
         problem = str(said[0].message).splitlines()[0]
-    return TorchFacts(torch.__version__, torch.version.cuda, gpus, architectures, problem)
+    return TorchFacts(torch.__version__, torch.version.cuda, gpus, architectures, problem, together)
 
 
 def ask_kernels(cache: Path) -> KernelFacts:

@@ -38,7 +38,6 @@ from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.engine.placement import (
     card_memory,
-    choose_device,
     choose_dtype,
     dtypes_for,
     prepare_torch,
@@ -48,11 +47,12 @@ from exlchat.engine.schedule.scheduler import Scheduler
 from exlchat.engine.text.template_files import DEFAULT, read_templates
 from exlchat.engine.text.tokenizer import Tokenizer, TokenizerToCome
 from exlchat.engine.weights.checkpoint import Checkpoint
-from exlchat.llm.cards import CardWishes
+from exlchat.llm.cards import ANY_CARDS, CardWishes
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import Event, OneOfSeveral, PrefillProgress, Scored
 from exlchat.llm.info import (
     CacheReport,
+    CardMemory,
     Footprint,
     LoadProgress,
     MemoryReport,
@@ -68,7 +68,6 @@ from exlchat.llm.thought_splitter import Channels, several_told_apart, told_apar
 # with thousands of tokens; 2 CPU cores do about 2e11 multiply-adds a second, and under 16 tokens they wait for memory.
 _CUDA_PREFILL_CHUNK = MOST_AT_ONCE
 _CPU_PREFILL_WEIGHTS = 5e10
-_ANY_CARDS = CardWishes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +199,10 @@ class LocalEngine:
     def memory_report(self) -> MemoryReport:
         """What is in use now of the card's memory and of the machine's."""
         held = self.footprint
-        used, total = card_memory(self._parts.transformer.device) or (None, None)
-        return MemoryReport(held.weights, held.cache, resident_memory(), used, total)
+        split = self._parts.transformer.split
+        layers = [(device, len(split.layers(card))) for card, device in enumerate(split.devices)]
+        cards = tuple(CardMemory(str(card), *card_memory(card), count) for card, count in layers if card.type == "cuda")
+        return MemoryReport(held.weights, held.cache, resident_memory(), cards)
 
     def close(self) -> None:
         """Gives pages on their way to the disk two seconds to get there. The engine stays usable."""
@@ -228,7 +229,7 @@ def load(
     max_seq_len: int | None = None,
     cache_tokens: int | None = None,
     cache_gigabytes: float | None = None,
-    cards: CardWishes = _ANY_CARDS,
+    cards: CardWishes = ANY_CARDS,
     page_folder: Path | None = None,
     page_bytes: int = 0,
     prefill_chunk: int | None = None,
@@ -284,8 +285,8 @@ def load(
     coming = TokenizerToCome(checkpoint, spec.vocab_size, bundled=bundled)
     report = coming.beside(on_progress)
     kind = cache_kind(spec, kv_cache)
-    target = choose_device(device)
-    devices = choose_devices(target, cards)
+    devices = choose_devices(device, cards)
+    target = devices[0]
     parameters = parameter_count(checkpoint)
     _check_head(quantize_head, kernels=extension and target.type == "cuda")
     head_bits = quantize_head if has_float_head(checkpoint) else None

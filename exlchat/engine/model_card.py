@@ -7,20 +7,22 @@ from pathlib import Path
 
 import torch
 
-from exlchat.engine.cards.room import Room
+from exlchat.engine.card_choice import choose_devices, reserved
+from exlchat.engine.cards.room import Room, counts
 from exlchat.engine.formats.inventory import (
     describe_format,
     is_quantized,
     parameter_count,
+    part_bytes,
     stored_bits,
-    weight_sizes,
 )
-from exlchat.engine.kv.budget import CacheWishes, plan_cache
+from exlchat.engine.kv.budget import CacheWishes, bytes_of_layers, fewest, plan_cache
 from exlchat.engine.kv.sizes import cache_kind
 from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.model.spec import ModelSpec
-from exlchat.engine.placement import choose_device, dtypes_for, room_without_models
+from exlchat.engine.placement import dtypes_for, room_without_models
 from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.llm.cards import ANY_CARDS, CardWishes
 from exlchat.llm.info import FitReport, ModelCard, ModelError
 
 
@@ -29,24 +31,25 @@ class Here:
     """Where models would be loaded.
 
     Args:
-        device: with its index.
-        room: bytes for weights and cache, once the models that this program holds now are gone.
+        device: with its index, the first of them.
+        room: bytes of each for weights and cache, once the models that this program holds now are gone.
         stays_quantized: whether quantized layers keep their bits there.
     """
 
     device: torch.device
-    room: int
+    room: tuple[int, ...]
     stays_quantized: bool
 
 
-def look_around(device: str = "auto", *, extension: bool = True) -> Here:
-    """The device that `load` would take, and the room there.
+def look_around(device: str = "auto", *, cards: CardWishes = ANY_CARDS, extension: bool = True) -> Here:
+    """The devices that `load` would take, and the room there.
 
     Raises:
         ModelError: there is no such device.
     """
-    chosen = choose_device(device)
-    return Here(chosen, room_without_models(chosen), extension and chosen.type == "cuda")
+    devices = choose_devices(device, cards)
+    room = tuple(room_without_models(one) - reserved(cards.reserve, number) for number, one in enumerate(devices))
+    return Here(devices[0], room, extension and devices[0].type == "cuda")
 
 
 def describe(
@@ -87,16 +90,23 @@ def describe(
 def _fit(checkpoint: Checkpoint, spec: ModelSpec, here: Here, wishes: CacheWishes, kv_cache: str) -> FitReport:
     """By the arithmetic that loading uses; on the CPU, where pages are taken as they are needed, as if all were."""
     quantized = here.stays_quantized and is_quantized(checkpoint)
-    sizes = weight_sizes(checkpoint, stay_quantized=quantized)
-    dtypes = dtypes_for(checkpoint, here.device)
-    weights = next((size for size in map(sizes.bytes, dtypes) if size <= here.room), sizes.bytes(dtypes[-1]))
-    if weights > here.room:
-        return FitReport(weights, 0, f"its weights take {weights / 2**30:.1f} GiB of {here.room / 2**30:.1f} free")
+    kind, none = cache_kind(spec, kv_cache), [0] * spec.num_layers
+    for dtype in dtypes_for(checkpoint, here.device):
+        weights = part_bytes(checkpoint, spec.num_layers, dtype, stay_quantized=quantized)
+        room = Room(here.room, weights, even=True)
+        if room.fits(none):
+            break
+    else:
+        free = " and ".join(f"{size / 2**30:.1f}" for size in here.room)
+        return FitReport(weights.all, 0, f"its weights take {weights.all / 2**30:.1f} GiB of {free} free")
+    room = fewest(spec, kind, wishes, room)
     try:
-        plan = plan_cache("", spec, cache_kind(spec, kv_cache), wishes, Room((here.room - weights,)))
+        plan = plan_cache("", spec, kind, wishes, room)
     except ModelError as error:
-        return FitReport(weights, 0, str(error).removeprefix(": "))
-    return FitReport(weights, plan.context, None)
+        return FitReport(weights.all, 0, str(error).removeprefix(": "))
+    ends = room.ends(bytes_of_layers(spec, kind, plan))
+    assert ends is not None
+    return FitReport(weights.all, plan.context, None, counts(ends))
 
 
 def _bytes_on_disk(folder: Path) -> int:

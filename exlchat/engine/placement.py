@@ -147,10 +147,8 @@ def free_memory(device: torch.device) -> int:
     raise ModelError("/proc/meminfo: MemAvailable is missing; exlchat runs on Linux")
 
 
-def card_memory(device: torch.device) -> tuple[int, int] | None:
-    """Bytes of a card's memory in use, by all programs, and in all; `None` for the CPU."""
-    if device.type != "cuda":
-        return None
+def card_memory(device: torch.device) -> tuple[int, int]:
+    """Bytes of a card's memory in use, by all programs, and in all."""
     free, total = torch.cuda.mem_get_info(device)
     return total - free, total
 

@@ -19,3 +19,6 @@ class CardWishes:
     cards: tuple[int, ...] = ()
     split: tuple[int, ...] = ()
     reserve: tuple[float, ...] = ()
+
+
+ANY_CARDS = CardWishes()

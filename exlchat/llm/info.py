@@ -76,6 +76,21 @@ class Footprint:
 
 
 @dataclass(frozen=True, slots=True)
+class CardMemory:
+    """Bytes of a card's memory in use by all programs, and what there is.
+
+    Args:
+        name: of its device, as `cuda:0`.
+        layers: how many of the model's lie there.
+    """
+
+    name: str
+    used: int
+    total: int
+    layers: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryReport:
     """Bytes of memory in use now.
 
@@ -83,14 +98,13 @@ class MemoryReport:
         weights, cache: of the model, wherever it lies.
         program: resident in the machine's memory, of this program; weights that are mapped from files count as far as
             they have been read.
-        card_used, card_total: of the card's memory, by all programs, and what there is; `None` on the CPU.
+        cards: those that it lies on; none on the CPU.
     """
 
     weights: int
     cache: int
     program: int
-    card_used: int | None = None
-    card_total: int | None = None
+    cards: tuple[CardMemory, ...] = ()
 
 
 CLOSE_SECONDS = 2.0
@@ -166,12 +180,14 @@ class FitReport:
     Args:
         weights: bytes that they would take.
         context: tokens that would fit of those that were wanted; 0 where the model does not fit.
+        layers: how many would lie on each card.
         problem: why not, and which cache or context would fit; `None` where it fits.
     """
 
     weights: int
     context: int
     problem: str | None
+    layers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

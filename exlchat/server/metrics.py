@@ -127,10 +127,9 @@ def _of_engine(engine: Engine | None) -> Iterator[str]:
     if isinstance(engine, HoldsMemory):
         memory = engine.memory_report()
         yield from _told("exlchat_memory_bytes", "gauge", "Memory in use.")
-        known = {"weights": memory.weights, "cache": memory.cache, "program": memory.program, "card": memory.card_used}
-        for what, many_bytes in known.items():
-            if many_bytes is not None:
-                yield f'exlchat_memory_bytes{{of="{what}"}} {many_bytes}'
+        known = {"weights": memory.weights, "cache": memory.cache, "program": memory.program}
+        for what, many_bytes in {**known, **{card.name: card.used for card in memory.cards}}.items():
+            yield f'exlchat_memory_bytes{{of="{what}"}} {many_bytes}'
 
 
 def _told(name: str, kind: str, text: str) -> tuple[str, str]:

@@ -312,7 +312,7 @@ def test_results_find_their_places() -> None:
 
 
 def test_the_peak_of_memory_follows_what_is_taken_and_given_back() -> None:
-    probe = MemoryProbe(CPU)
+    probe = MemoryProbe([CPU])
     gc.collect()  # what other tests left must not be given back meanwhile
     probe.restart()
     before = probe.peak

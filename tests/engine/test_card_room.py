@@ -24,7 +24,7 @@ from tests.engine.test_kv_cache import spec
 
 FP16 = KINDS["fp16"]
 GIB = 2**30
-CUDA = torch.device("cuda")
+CUDA = "cuda"
 
 sizes = st.integers(0, 60)
 models = st.builds(PartBytes, sizes, st.lists(sizes, min_size=1, max_size=7).map(tuple), sizes, sizes)
@@ -85,6 +85,8 @@ def model(layers: int, *, window: int = 0, longest: int = 200_000) -> ModelSpec:
 
 def with_cards(monkeypatch: pytest.MonkeyPatch, free: list[int], speeds: list[int] | None = None) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(free))
+    monkeypatch.setattr(card_choice, "choose_device", lambda name: torch.device(name if ":" in name else "cuda:0"))
+    monkeypatch.setattr(card_choice, "reach_each_other", lambda _: True)
     monkeypatch.setattr(card_choice, "usable_memory", lambda device: free[device.index or 0])
     told = Driver((13, 0), ((9, 0),) * len(free), tuple(speeds or [4800] * len(free)))
     monkeypatch.setattr(card_choice, "ask_driver", lambda: told)
@@ -147,6 +149,7 @@ def test_one_card_is_taken_where_it_suffices_and_no_other_is_looked_at(monkeypat
     assert placed_on(CardWishes(), CacheWishes()) == ((0,), (32,))
     assert seen == [0]
     assert placed_on(CardWishes(cards=(1,)), CacheWishes()) == ((1,), (32,))
+    assert choose_devices("cuda:1", CardWishes()) == (torch.device("cuda:1"),)
 
 
 def test_cards_as_fast_as_each_other_share_and_the_faster_of_others_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from exlchat.engine.sampling.device import DeviceDraws
 from exlchat.ext.sampling import DRAWN, SamplerState
 from tests.engine.reference_kernels import ReferenceJob, ReferenceKernels
 from tests.engine.test_quantized_linear import open_quantized
-from tests.engine.test_step_chain import one_order_for_gate_and_up, written
+from tests.engine.test_step_chain import one_order_for_gate_and_up, over_cards, written
 
 IDS = torch.randint(391, (40,), generator=torch.Generator().manual_seed(3)).tolist()
 BEST = DeviceDraws(GREEDY, 0, index=0)
@@ -95,7 +95,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         return zeros(*sizes, **known)
 
     @contextmanager
-    def capture(graph: Graph) -> Iterator[None]:
+    def capture(graph: Graph, **_: object) -> Iterator[None]:
         capturing.append(graph)
         yield
         capturing.clear()
@@ -114,6 +114,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         "Event": lambda: nothing,
         "current_stream": lambda _device: None,
         "set_stream": lambda _stream: None,
+        "Stream": lambda _device: None,
         "synchronize": lambda _device: None,
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
@@ -125,15 +126,22 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def transformer(tmp_path_factory: pytest.TempPathFactory) -> Transformer:
+def on_one_card(tmp_path_factory: pytest.TempPathFactory) -> Transformer:
     path: Path = written("gptq", tmp_path_factory.mktemp("model"), tied=False)
     one_order_for_gate_and_up(path)
     return open_quantized(path)
 
 
+@pytest.fixture(scope="module", params=[(2,), (1, 1), (0, 2, 0)], ids=["one card", "two cards", "ends on their own"])
+def transformer(on_one_card: Transformer, request: pytest.FixtureRequest) -> Transformer:
+    return over_cards(on_one_card, *request.param)
+
+
 def opened(transformer: Transformer, count: int) -> tuple[DecodeGraphs, list[KVSequence]]:
     """Sequences of different texts, without the last token of each."""
-    cache = KVCache(transformer.spec, "fp16", torch.float16, torch.device("cpu"), 512, tokens=8 * 256)
+    cache = KVCache(
+        transformer.spec, "fp16", torch.float16, torch.device("cpu"), 512, tokens=8 * 256, split=transformer.split
+    )
     owner = DecodeGraphs(transformer, cache, Kernels(), dependent=False)  # type: ignore[arg-type]
     sequences = [KVSequence(cache) for _ in range(count)]
     for number, sequence in enumerate(sequences):

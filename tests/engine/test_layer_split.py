@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from exlchat.engine import Finished, GenerationRequest, LocalEngine, ModelError, load
+from exlchat.engine.cards.split import reach_each_other
 from exlchat.engine.kv.archive import page_layout
 from exlchat.engine.kv.tensors import make_store
 from exlchat.ext.kv_formats import KINDS
@@ -79,3 +81,31 @@ def test_pages_on_disk_know_nothing_of_the_split(kind: str) -> None:
 def test_a_split_that_cannot_be_is_one_line(wishes: CardWishes, line: str, llama: Path) -> None:
     with pytest.raises(ModelError, match=line):
         load(llama, device="cpu", cards=wishes)
+
+
+class Liar:
+    """Memory of a card that garbles what comes from another one, and whose driver says nothing of it."""
+
+    def __init__(self, data: torch.Tensor, place: str) -> None:
+        self.data, self.place = data, place
+
+    def to(self, place: str, **_: object) -> Liar | torch.Tensor:
+        if place == "cpu":
+            return self.data
+        return Liar(self.data if place == self.place else self.data + 1, place)
+
+
+def test_cards_that_garble_what_they_send_each_other_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert reach_each_other([torch.device("cpu")] * 2)
+    sent = SimpleNamespace(to=lambda place: Liar(torch.zeros(3), place))
+    monkeypatch.setattr(torch, "randint", lambda *_, **__: sent)
+    monkeypatch.setattr(torch, "equal", lambda one, _other: not bool(one.any()))
+    assert not reach_each_other(["cuda:0", "cuda:1"])  # type: ignore[list-item]
+    assert reach_each_other(["cuda:0", "cuda:0"])  # type: ignore[list-item]
+
+
+def test_what_goes_through_the_machines_memory_arrives_alike(llama: Path) -> None:
+    direct = load(llama, device="cpu", cards=CardWishes(split=(2, 2)))
+    staged = load(llama, device="cpu", cards=CardWishes(split=(2, 2)))
+    staged._parts.transformer.split = replace(staged._parts.transformer.split, staged=True)
+    assert torch.equal(staged.logits(IDS), direct.logits(IDS))

@@ -23,7 +23,7 @@ from exlchat.engine.layers.transformer import Transformer
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.family_models import CASES, Case, save_case
 from tests.engine.test_quantized_linear import open_quantized
-from tests.engine.test_step_chain import chain_logits, new_cache
+from tests.engine.test_step_chain import chain_logits, new_cache, over_cards
 
 # One of each shape of the step, in sizes that the kernels hold.
 NAMES = (
@@ -104,7 +104,10 @@ def quantize(kind: str, dense: Path, path: Path) -> Path:
 def check(transformer: Transformer, wanted: Tensor) -> None:
     assert why_not(transformer, new_cache(transformer, 1).cache) is None
     for rows in (1, 7):
-        assert relative_error(chain_logits(transformer, IDS, PROMPT, rows=rows), wanted[PROMPT:]) < 1e-2, rows
+        found = chain_logits(transformer, IDS, PROMPT, rows=rows)
+        assert relative_error(found, wanted[PROMPT:]) < 1e-2, rows
+        # From card to card goes all that the next one reads: the bits are those of one.
+        assert torch.equal(chain_logits(over_cards(transformer, 1, 1), IDS, PROMPT, rows=rows), found)
 
 
 @pytest.mark.usefixtures("decoded_once")

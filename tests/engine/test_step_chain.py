@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from exlchat.engine.cards.split import LayerSplit
 from exlchat.engine.decode.fit import why_not, why_not_fused
 from exlchat.engine.decode.plan import DecodePlan
 from exlchat.engine.formats import exl2_writer, gptq_writer
@@ -28,7 +30,7 @@ HEADS = {"hidden_size": 256, "intermediate_size": 384, "head_dim": 64, "vocab_si
 
 
 def new_cache(transformer: Transformer, length: int, kind: str = "fp16") -> KVSequence:
-    cache = KVSequence(KVCache(transformer.spec, kind, torch.float16, CPU, length))
+    cache = KVSequence(KVCache(transformer.spec, kind, torch.float16, CPU, length, split=transformer.split))
     cache.reserve(length)
     return cache
 
@@ -38,18 +40,32 @@ def chain_logits(transformer: Transformer, ids: list[int], prompt: int, *, rows:
     cache = new_cache(transformer, len(ids))
     if prompt:
         transformer.forward(torch.tensor(ids[:prompt]), cache, start=0)
-    chain = DecodePlan(transformer, cache.cache, ReferenceKernels(), splits=3, rows=rows)
-    chain.tables.show(cache.cache.tables, [cache.row])
-    lists = {count: chain.jobs(count) for count in {rows, (len(ids) - prompt) % rows or rows}}
+    plans = [DecodePlan(transformer, cache.cache, ReferenceKernels(), splits=3, rows=rows)]
+    while plans[0].card:
+        behind = plans[0]
+        plans.insert(0, DecodePlan(transformer, cache.cache, ReferenceKernels(), splits=3, rows=rows, behind=behind))
+    plans[0].tables.show(cache.cache.tables, [cache.row])
+    counts = {rows, (len(ids) - prompt) % rows or rows}
+    lists = {count: [(plan, plan.jobs(count)) for plan in plans] for count in counts}
     found = []
     for start in range(prompt, len(ids), rows):
         some = torch.tensor(ids[start : start + rows])
-        chain.token[: len(some)] = some
-        chain.position[: len(some)] = torch.arange(start, start + len(some))
-        for job in lists[len(some)]:
-            job.launch(dependent=False)
-        found.append(chain.logits[: len(some)].clone())
+        for plan, jobs in lists[len(some)]:
+            plan.token[: len(some)] = some
+            plan.position[: len(some)] = torch.arange(start, start + len(some))
+            for job in jobs:
+                job.launch(dependent=False)
+            plan.send(len(some))
+        found.append(plans[-1].logits[: len(some)].clone())
     return torch.cat(found)
+
+
+def over_cards(transformer: Transformer, *counts: int) -> Transformer:
+    """The same with so many layers on each of several logical cards."""
+    split = LayerSplit((CPU,) * len(counts), tuple(accumulate(counts)))
+    return Transformer(
+        transformer.spec, transformer.ends, transformer.layers, operations=transformer._operations, split=split
+    )
 
 
 @needs_shared

@@ -171,6 +171,15 @@ def test_compilers_and_builds_are_found_for_real(tmp_path: Path, monkeypatch: py
     assert "which is not here" in (ask_kernels(tmp_path).problem or "")
 
 
+def test_several_cards_are_tried_with_each_other() -> None:
+    two = replace(CUDA_13, gpus=(CARD, CARD), together=True)
+    (line,) = (f for f in examine(replace(GPU_MACHINE, torch=two)) if f.subject == "GPUs together")
+    assert line.status == "ok"
+    found = only(replace(GPU_MACHINE, torch=replace(two, together=False)))
+    assert "garbled" in found.text
+    assert "slower" in (found.mend or "")
+
+
 def test_cards_hidden_by_the_environment() -> None:
     found = only(replace(GPU_MACHINE, torch=replace(CUDA_13, gpus=()), visible_devices=""))
     assert "CUDA_VISIBLE_DEVICES=''" in found.text

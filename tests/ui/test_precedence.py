@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,14 @@ def loading(name: str) -> Loaded:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(model_loading, "load_model", load_model)
+            # Without a card, settings say nothing of cards.
+            patch.setattr(model_loading, "_on_gpu", lambda _: True)
             with pytest.raises(ModelError, match="seen"):
                 services.load_engine(lambda _: None)
         sizes = seen["cache_sizes"]
         usual = seen["usual_head"] if seen["quantize_head"] is None else seen["quantize_head"]
         sizes_by_name = {"cache_tokens": sizes.tokens, "cache_gb": sizes.gigabytes, "disk_gb": sizes.disk_gigabytes}
-        return {**seen, **sizes_by_name, "quantize_head": usual}[name]
+        return {**seen, **sizes_by_name, **asdict(seen["cards"]), "quantize_head": usual}[name]
 
     return value
 
@@ -85,6 +88,9 @@ ORDER: dict[str, tuple[tuple[Any, Any, Any], tuple[str, ...], Loaded]] = {
     "context": ((500, 600, 700), ("--context", "700"), loading("context")),
     "kv_cache": (("q8", "q4", "auto"), ("--kv-cache", "auto"), loading("kv_cache")),
     "extension": ((True, False, True), ("--ext",), loading("extension")),
+    "cards": (((0,), (1, 0), (0, 1)), ("--cards", "0,1"), loading("cards")),
+    "split": (((20, 12), (16, 16), (32,)), ("--split", "32"), loading("split")),
+    "reserve": (((1.0,), (1.0, 2.5), (0.0,)), ("--reserve", "0"), loading("reserve")),
     "quantize_head": ((4, 6, 8), ("--quantize-head", "8"), loading("quantize_head")),
     "cache_tokens": ((512, 1024, 2048), ("--cache-tokens", "2048"), loading("cache_tokens")),
     "cache_gb": ((1.0, 2.0, 3.0), ("--cache-gb", "3"), loading("cache_gb")),

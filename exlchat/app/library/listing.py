@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from exlchat.app.runtime.model_loading import card_wishes
 from exlchat.config.layers import Layer
 from exlchat.llm.info import ModelCard, ModelError
 from exlchat.untrusted.text import one_line
@@ -53,7 +54,8 @@ def entries(
     """
     from exlchat.engine.model_card import describe, look_around
 
-    here = look_around(options.device, extension=options.over(reading, Layer("remembered")).value("extension"))
+    usual = options.over(reading, Layer("remembered"))
+    here = look_around(options.device, cards=card_wishes(options, usual), extension=usual.value("extension"))
     used = memory.last_used()
     for one in found:
         if one.problem is not None:
@@ -132,5 +134,7 @@ def fit_text(entry: Entry) -> str:
     card = entry.card
     if card.fit is None or card.fit.problem is not None:
         return entry.problem or ""
+    over = f" over {len(card.fit.layers)} cards ({' + '.join(map(str, card.fit.layers))} layers)"
+    fits = f"fits{over if len(card.fit.layers) > 1 else ''}"
     shortened = card.fit.context < card.context
-    return f"fits, with a context of {card.fit.context:,}" if shortened else "fits"
+    return f"{fits}, with a context of {card.fit.context:,}" if shortened else fits

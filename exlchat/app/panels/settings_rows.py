@@ -102,7 +102,7 @@ class SettingRow:
         if self.action_id:
             keys = with_keys(reading.file.values.get("keys", ()), self.action_id, split_keys(text))
             return keys[0] if len(keys) == 1 else list(keys)
-        if not text.strip() and (self.setting.optional or isinstance(self.setting.kind, FolderList)):
+        if not text.strip() and (self.setting.optional or self.setting.default == ()):
             return None
         value = self.setting.from_text(text)
         return None if value is None else self.setting.kind.to_toml(value)

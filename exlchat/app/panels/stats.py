@@ -88,12 +88,12 @@ def _record_rows(record: AnswerRecord) -> Iterator[tuple[str, str]]:
 
 
 def _memory_rows(memory: MemoryReport) -> Iterator[tuple[str, str]]:
-    if memory.card_used is not None and memory.card_total:
-        share = memory.card_used / memory.card_total
-        yield (
-            "VRAM",
-            f"{size_text(memory.card_used)} of {size_text(memory.card_total)} used by all programs ({share:.0%})",
-        )
+    for card in memory.cards:
+        used = f"{size_text(card.used)} of {size_text(card.total)} used by all programs ({card.used / card.total:.0%})"
+        if len(memory.cards) == 1:
+            yield "VRAM", used
+        else:
+            yield card.name, f"{card.layers} layers; {used}"
     yield "Model", f"weights {size_text(memory.weights)}, cache {size_text(memory.cache)}"
     yield "Program", f"{size_text(memory.program)} of the machine's memory"
 

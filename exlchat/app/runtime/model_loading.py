@@ -9,6 +9,7 @@ from exlchat import engine, paths
 from exlchat.app.runtime.cache_sizes import CacheSizes
 from exlchat.chat.prompt import template_process
 from exlchat.engine.text import tokenizer_process
+from exlchat.llm.cards import ANY_CARDS, CardWishes
 from exlchat.llm.info import ModelError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def load_model(
     kv_cache: KvCacheChoice = "auto",
     context: int | None = None,
     cache_sizes: CacheSizes = _BY_WHAT_THERE_IS,
+    cards: CardWishes = ANY_CARDS,
     extension: bool = True,
     quantize_head: int | None = None,
     usual_head: int | None = None,
@@ -42,6 +44,7 @@ def load_model(
     Args:
         context: the longest sequence in tokens; the model's own unless given.
         cache_sizes: how much of all sequences is kept; nothing on the disk unless given.
+        cards: on which of them it lies.
         extension: without it a GPU does without the CUDA kernels.
         quantize_head: bits of an output head of floats, asked for by name: refused where there are no kernels.
         usual_head: the same from the settings, which say nothing about the CPU or about going without kernels.
@@ -83,6 +86,7 @@ def load_model(
             max_seq_len=context,
             cache_tokens=cache_sizes.tokens,
             cache_gigabytes=cache_sizes.gigabytes,
+            cards=cards,
             page_folder=None if cache_sizes.disk_gigabytes is None else build_cache,
             page_bytes=cache_sizes.disk_bytes,
             extension=extension,
@@ -127,6 +131,7 @@ def load_wanted(
         kv_cache=held.value("kv_cache"),
         context=held.value("context"),
         cache_sizes=cache_sizes if kept else cache_sizes.in_memory_only(),
+        cards=card_wishes(options, held),
         extension=held.value("extension"),
         quantize_head=head if typed_head else None,
         usual_head=None if typed_head else head,
@@ -134,6 +139,13 @@ def load_wanted(
         without_draft=without_draft,
         on_progress=on_progress,
     )
+
+
+def card_wishes(options: AppOptions, held: Resolved) -> CardWishes:
+    """What holds of the cards; of the settings, which say nothing about the CPU, only where one is used."""
+    on_card = _on_gpu(options.device)
+    names = ("cards", "split", "reserve")
+    return CardWishes(*(held.value(name) if on_card or held.source(name) == "typed" else () for name in names))
 
 
 def engine_for(

@@ -15,7 +15,7 @@ from exlchat import paths
 from exlchat.app.library.choice import choose_model
 from exlchat.app.library.places import library
 from exlchat.cli.bench.table import render
-from exlchat.cli.options import kernel_options, said, whole
+from exlchat.cli.options import card_options, kernel_options, said, whole
 from exlchat.cli.parser import Parser, about_group
 from exlchat.config.files import load_settings
 from exlchat.config.state import load_state
@@ -23,6 +23,7 @@ from exlchat.engine.bench.figures import BenchSettings, Report
 from exlchat.engine.bench.mixes import Gptq, MeanBits, Mix, layer_recipes, parse_mix
 from exlchat.engine.bench.shapes import Shape, named_shape
 from exlchat.engine.formats.sections import HEAD_RECIPES
+from exlchat.llm.cards import CardWishes
 from exlchat.llm.info import ModelError
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.interrupts import ctrl_c_ends_at_once
@@ -105,6 +106,7 @@ def build_parser() -> argparse.ArgumentParser:
     measure.add_argument(
         "--device", metavar="NAME", choices=("auto", "cpu", "cuda"), default="auto", help="auto (default), cpu or cuda"
     )
+    card_options(measure)
     kernel_options(measure)
     measure.add_argument(
         "--contexts",
@@ -156,6 +158,7 @@ def bench_options(parser: argparse.ArgumentParser, typed: argparse.Namespace) ->
     base = _BASES[typed.batch, typed.quick]
     settings = BenchSettings(
         device=typed.device,
+        cards=CardWishes(typed.cards or (), typed.split or (), typed.reserve or ()),
         extension=extension,
         quantize_head=typed.quantize_head,
         kv_caches=typed.kv_cache or base.kv_caches,

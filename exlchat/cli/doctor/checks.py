@@ -101,6 +101,10 @@ def check_driver(facts: MachineFacts) -> Iterator[Finding]:
 def check_gpus(facts: MachineFacts) -> Iterator[Finding]:
     for gpu in facts.torch.gpus:
         yield _gpu_finding(gpu, facts)
+    if facts.torch.together is not None:
+        ways = {True: "what one sends to another arrives", False: "what one sends to another is garbled on the way"}
+        mend = None if facts.torch.together else "a model over several goes through the machine's memory, slower"
+        yield Finding("ok" if mend is None else "warn", "GPUs together", ways[facts.torch.together], mend)
     if facts.torch.gpus or facts.torch.cuda is None or facts.driver.version is None or _driver_too_old(facts):
         return
     hidden = facts.visible_devices

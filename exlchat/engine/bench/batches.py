@@ -96,7 +96,7 @@ class _Batches:
         return pages_of(self._row)
 
     def _held(self, engine: LocalEngine) -> int:
-        room = usable_memory(self._loader.device) + engine.footprint.cache
+        room = sum(map(usable_memory, self._loader.devices)) + engine.footprint.cache
         tokens = tokens_held(self._spec, cache_kind(self._spec, self._kv_cache), self._row, int(_SPARE * room))
         return tokens // (self._pages * PAGE_TOKENS)
 

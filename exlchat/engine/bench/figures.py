@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from exlchat.llm.cards import ANY_CARDS, CardWishes
 from exlchat.llm.events import DecodePath
 from exlchat.llm.info import Footprint
 from exlchat.llm.sampling import SamplingSettings
@@ -22,7 +23,7 @@ class BenchSettings:
     """What is measured and how often.
 
     Args:
-        device, extension, dependent_launch, quantize_head: as for `load`.
+        device, cards, extension, dependent_launch, quantize_head: as for `load`; one card unless they are named.
         kv_caches: types of the cache; `auto` is what a chat uses on the device, `all` every one that is meant for it.
         contexts: prompt tokens for prefill, and tokens in the cache when decoding begins.
         runs: measured runs of each figure, after one that is not counted.
@@ -34,6 +35,7 @@ class BenchSettings:
     """
 
     device: str = "auto"
+    cards: CardWishes = ANY_CARDS
     extension: bool = True
     dependent_launch: bool | None = None
     quantize_head: int | None = None

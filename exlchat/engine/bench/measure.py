@@ -13,7 +13,7 @@ import random
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,12 @@ from exlchat.engine.bench.figures import (
     fitting,
 )
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
+from exlchat.engine.card_choice import choose_devices
 from exlchat.engine.engine import LocalEngine, load
 from exlchat.engine.formats.inventory import is_quantized
 from exlchat.engine.loading import open_extension
 from exlchat.engine.model.architecture import read_spec
-from exlchat.engine.placement import choose_device, free_memory
+from exlchat.engine.placement import card_memory, choose_device, free_memory
 from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.ext.kv_formats import KINDS
 from exlchat.llm.events import Finished, GenerationStats
@@ -51,12 +52,12 @@ _COPIES_A_RUN = {"cuda": 8, "cpu": 1}
 _COPY_RUNS = 10
 
 
-def describe_setting(device: torch.device) -> BenchMachine:
-    """Names and versions, and the copy bandwidth measured now with the threads that torch has now."""
-    cuda = device.type == "cuda"
+def describe_setting(devices: Sequence[torch.device]) -> BenchMachine:
+    """Names and versions, and the copy bandwidth of the first measured now with the threads that torch has now."""
+    device, cuda = devices[0], devices[0].type == "cuda"
     return BenchMachine(
-        device=str(device),
-        device_name=torch.cuda.get_device_name(device) if cuda else _processor(),
+        device=", ".join(map(str, devices)),
+        device_name=" + ".join(map(torch.cuda.get_device_name, devices)) if cuda else _processor(),
         threads=torch.get_num_threads(),
         exlchat=__version__,
         torch=torch.__version__,
@@ -88,34 +89,33 @@ def copy_rates(device: torch.device) -> tuple[float, ...]:
 
 
 class MemoryProbe:
-    """The most memory taken since `restart`: allocated by torch on a GPU, resident in the process on a CPU."""
+    """The most memory taken since `restart`: allocated by torch on GPUs, resident in the process on a CPU."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        self._cards = [device for device in devices if device.type == "cuda"]
 
     def restart(self) -> None:
         """The peak begins anew at what is taken now."""
-        if self._device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self._device)
-        else:
+        for card in self._cards:
+            torch.cuda.reset_peak_memory_stats(card)
+        if not self._cards:
             # 5 resets the peak resident size of this process (Linux, Documentation/filesystems/proc.rst).
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
     @property
     def peak(self) -> int:
         """Bytes."""
-        if self._device.type == "cuda":
-            return int(torch.cuda.max_memory_allocated(self._device))
+        if self._cards:
+            return sum(map(torch.cuda.max_memory_allocated, self._cards))
         found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
         return int(found[1]) * 1024 if found else 0
 
     @property
     def device_used(self) -> int | None:
-        """Bytes of a GPU that are taken in all, whoever took them."""
-        if self._device.type != "cuda":
+        """Bytes of GPUs that are taken in all, whoever took them."""
+        if not self._cards:
             return None
-        free, total = torch.cuda.mem_get_info(self._device)
-        return int(total - free)
+        return sum(card_memory(card)[0] for card in self._cards)
 
 
 def _processor() -> str:
@@ -190,6 +190,15 @@ class Loader:
     say: Say
     build_cache: Path | None
 
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """All that the model may lie on; one unless cards were named."""
+        return choose_devices(self._name, self.settings.cards)
+
+    @property
+    def _name(self) -> str:
+        return "cuda" if self.settings.cards.cards else str(self.device)
+
     def load(self, kv_cache: str, context: int, cache_tokens: int) -> tuple[LocalEngine, float, bool]:
         """An engine, no larger than what is measured, the seconds that took, and whether its weights were made.
 
@@ -204,13 +213,14 @@ class Loader:
         wanted = is_quantized(checkpoint) or self.settings.quantize_head is not None
         if self.settings.extension and self.device.type == "cuda" and wanted:
             # Compiling, which happens once on a machine, is no part of loading.
-            open_extension([self.device], self.build_cache, self._on_progress)
+            open_extension(self.devices, self.build_cache, self._on_progress)
         start = time.perf_counter()
         spec = read_spec(checkpoint.config, str(checkpoint.path / "config.json"))
         context = min(spec.max_position_embeddings, context)
         engine = load(
             checkpoint,
-            device=str(self.device),
+            device=self._name,
+            cards=self.settings.cards,
             kv_cache=kv_cache,
             max_seq_len=context,
             cache_tokens=max(cache_tokens, context),
@@ -220,8 +230,9 @@ class Loader:
             dependent_launch=self.settings.dependent_launch,
             on_progress=self._on_progress,
         )
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        for card in self.devices:
+            if card.type == "cuda":
+                torch.cuda.synchronize(card)
         return engine, seconds + time.perf_counter() - start, isinstance(checkpoint, RandomCheckpoint)
 
     def _on_progress(self, progress: LoadProgress) -> None:
@@ -231,7 +242,7 @@ class Loader:
 def described(engine: LocalEngine, say: Say, *, made: bool) -> Iterator[Result]:
     """The machine, whose memory is measured for it, and the model."""
     say("copy bandwidth")
-    yield describe_setting(torch.device(engine.info.device))
+    yield describe_setting([torch.device(name) for name in engine.info.device.split(", ")])
     info = engine.info
     yield Model(info.name, info.quantization, info.parameters, info.dtype, info.max_seq_len, made)
 
@@ -258,7 +269,7 @@ class _Bench:
         self._kv_cache = kv_cache
         self._say = say
         self._new_tokens = settings.new_tokens or _NEW_TOKENS[device.type]
-        self._probe = MemoryProbe(device)
+        self._probe = MemoryProbe(loader.devices)
         self._probe.restart()
         longest_turn = settings.turn_cached + settings.turn_new + 1
         # No longer, so that the cache that is counted is one that is used.

@@ -134,3 +134,9 @@ class Room:
                 ends.append((card, layer))
             card, used = card + 1, 0
         return None
+
+
+def counts(ends: Ends) -> tuple[int, ...]:
+    """How many layers each card has."""
+    before = (0, *(end for _, end in ends))
+    return tuple(end - begin for begin, (_, end) in zip(before, ends, strict=False))

@@ -88,6 +88,8 @@ def _unlike_llama(spec: ModelSpec) -> str | None:
 
 def why_no_prompts(transformer: Transformer) -> str | None:
     """Why a model's short prompts are not captured and go through the transformer, or `None` if they are."""
+    if len(transformer.split.devices) > 1:
+        return "its layers lie on several cards"
     if any(isinstance(layer.mlp, Experts) for layer in transformer.layers):
         return "the host asks which experts compute a prompt"
     return None

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from exlchat.engine.cards.split import current
 from exlchat.engine.decode.draws import DecodeRow, RowDraws
 from exlchat.engine.decode.kernels import AfterTheLast, TorchJob
 from exlchat.engine.decode.plan import DecodePlan, Tables
@@ -71,14 +72,15 @@ class DecodeGraphs:
     def __init__(
         self, transformer: Transformer, cache: KVCache, kernels: Kernels, *, dependent: bool | None = None
     ) -> None:
-        device = transformer.device
+        self._split = split = transformer.split
         self.prompts = PromptGraphs(transformer)
         self._cache = cache
         self._kernels = kernels
-        self._dependent = launches_dependently(device) if dependent is None else dependent
-        self._jobs: dict[_Key, list[Launch]] = {}
-        """They keep alive what the graphs point to."""
-        self._graphs: dict[_Key, torch.cuda.CUDAGraph] = {}
+        self._dependent = launches_dependently(split.first) if dependent is None else dependent
+        self._jobs: dict[_Key, list[list[Launch]]] = {}
+        """Of each card. They keep alive what the graphs point to."""
+        self._graphs: dict[_Key, list[torch.cuda.CUDAGraph | None]] = {}
+        """Of each card that has something to do."""
         self._sequences = [KVSequence(cache)]
         self._key = _Key(1, "shared", ("plain",))
         self._ids = torch.zeros(MAX_ROWS, dtype=torch.int64, pin_memory=True)
@@ -86,9 +88,13 @@ class DecodeGraphs:
         self._best = torch.zeros(MAX_ROWS, dtype=torch.int64, pin_memory=True)
         self._fed = torch.cuda.Event()  # type: ignore[no-untyped-call]
         try:
-            self._plan = DecodePlan(
-                transformer, cache, kernels, splits=splits_of(transformer.spec, device), rows=MAX_ROWS
-            )
+            splits = splits_of(transformer.spec, split.first)
+            self._plan = DecodePlan(transformer, cache, kernels, splits=splits, rows=MAX_ROWS)
+            """Of the last card, where logits come out and the next tokens are drawn."""
+            self._plans = [self._plan]
+            while (behind := self._plans[0]).card:
+                before = DecodePlan(transformer, cache, kernels, splits=splits, rows=MAX_ROWS, behind=behind)
+                self._plans.insert(0, before)
             self._draws = [self._draw_of(0)]
             self._given: RowDraws | None = None
             """For logits that are not the step's own: those may still be wanted."""
@@ -195,7 +201,7 @@ class DecodeGraphs:
 
     def running(self) -> bool:
         """Whether something launched has not ended. Raises `RuntimeError` when the device has failed."""
-        return not torch.cuda.current_stream(self._plan.token.device).query()
+        return not torch.cuda.current_stream(self._plan.device).query()
 
     # Several sequences that feed themselves.
 
@@ -285,7 +291,8 @@ class DecodeGraphs:
         self._ids[:count].copy_(torch.tensor(ids))
         self._positions[:count].copy_(torch.tensor(positions))
         self._launch(_Key(count, tables, "best"))
-        self._fed.record()
+        with current(self._plan.device):
+            self._fed.record()
         return self.logits[:count]
 
     # Graphs.
@@ -310,8 +317,11 @@ class DecodeGraphs:
         self._show()
         draw.sampler.set(c_draw(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, index=0, sequence=0))
         adjusted, chain = (draw.jobs(self._kernels, kind) for kind in ("adjusted", "chain"))
-        launch_all([*self._jobs_of(_FORWARD), *adjusted, *chain], dependent=False)
-        torch.cuda.synchronize(self._plan.token.device)
+        self._run(_FORWARD)
+        with current(self._plan.device):
+            launch_all([*adjusted, *chain], dependent=False)
+        for plan in self._plans:
+            torch.cuda.synchronize(plan.device)
         self._sequences[0].close()
 
     def _show(self) -> None:
@@ -321,62 +331,96 @@ class DecodeGraphs:
         """Enqueues what a graph does; the first time one by one, as its kernels may have to be loaded."""
         if key.rows:
             self._show()
-        if key in self._graphs:
-            self._graphs[key].replay()
-            return
-        launch_all(self._jobs_of(key), dependent=False)
+            for plan in self._plans[:-1]:
+                self._split.carry(self._plan.token, plan.token)
+                self._split.carry(self._plan.position, plan.position)
+        self._run(key)
         self._prepare(key)
+
+    def _run(self, key: _Key) -> None:
+        """Card after card: its graph, or one by one what would be in it, and what it leaves for the next card."""
+        graphs = self._graphs.get(key)
+        for number, (plan, jobs) in enumerate(zip(self._plans, self._jobs_of(key), strict=True)):
+            with current(plan.device):
+                graph = None if graphs is None else graphs[number]
+                if graph is None:
+                    launch_all(jobs, dependent=False)
+                else:
+                    graph.replay()
+            if plan is not self._plan:
+                plan.send(key.rows)
 
     def _prepare(self, key: _Key) -> None:
         """Captures a graph whose kernels are loaded. Raises `ModelError` when there is no memory or the GPU refuses."""
         if key in self._graphs:
             return
-        jobs, device = self._jobs_of(key), self._plan.token.device
-        stream = torch.cuda.current_stream(device)
-        try:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                launch_all(jobs, dependent=self._dependent)
-        except torch.OutOfMemoryError as error:
-            raise ModelError(_NO_MEMORY) from error
-        except RuntimeError as error:
-            reason = str(error).partition("\n")[0]
-            raise ModelError(f"the GPU could not prepare the decode step ({reason}); start exlchat again") from error
-        finally:
-            torch.cuda.set_stream(stream)  # a capture that fails leaves torch on the stream of the capture
-        self._graphs[key] = graph
+        jobs = self._jobs_of(key)
+        self._graphs[key] = [
+            self._captured(plan.device, of_card) if of_card else None
+            for plan, of_card in zip(self._plans, jobs, strict=True)
+        ]
 
-    def _jobs_of(self, key: _Key) -> list[Launch]:
+    def _captured(self, device: torch.device, jobs: list[Launch]) -> torch.cuda.CUDAGraph:
+        with current(device):
+            stream = torch.cuda.current_stream(device)
+            # Torch's own stream for captures is of the card that was the first to need one.
+            aside = torch.cuda.Stream(device) if len(self._plans) > 1 else None  # type: ignore[no-untyped-call]
+            try:
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, stream=aside):
+                    launch_all(jobs, dependent=self._dependent)
+            except torch.OutOfMemoryError as error:
+                raise ModelError(_NO_MEMORY) from error
+            except RuntimeError as error:
+                reason = str(error).partition("\n")[0]
+                raise ModelError(
+                    f"the GPU could not prepare the decode step ({reason}); start exlchat again"
+                ) from error
+            finally:
+                torch.cuda.set_stream(stream)  # a capture that fails leaves torch on the stream of the capture
+        return graph
+
+    def _jobs_of(self, key: _Key) -> list[list[Launch]]:
         if key not in self._jobs:
             self._jobs[key] = self._made(key)
         return self._jobs[key]
 
-    def _made(self, key: _Key) -> list[Launch]:
+    def _made(self, key: _Key) -> list[list[Launch]]:
         fed = _Key(key.rows, key.tables)
         if key == fed:
-            return self._plan.jobs(key.rows, key.tables)
-        jobs = self._jobs_of(fed) if key.rows else []
+            return [plan.jobs(key.rows, key.tables) for plan in self._plans]
+        *before, jobs = self._jobs_of(fed) if key.rows else [list[Launch]() for _ in self._plans]
         if key.draw == "best":
-            return self._between_host(jobs, key.rows)
+            fed_by_host = [
+                self._fed_by_host(plan, of_card, key.rows)
+                for plan, of_card in zip(self._plans, [*before, jobs], strict=True)
+            ]
+            fed_by_host[-1].append(self._tell_best(key.rows))
+            return fed_by_host
         from_elsewhere = not (key.rows or key.masked)
         draws = [self._given] if from_elsewhere and self._given is not None else self._draws
         kinds = zip(draws, key.draw, strict=False)
-        return [*jobs, *(job for draw, kind in kinds for job in draw.jobs(self._kernels, kind))]
+        return [*before, [*jobs, *(job for draw, kind in kinds for job in draw.jobs(self._kernels, kind))]]
 
-    def _between_host(self, jobs: list[Launch], rows: int) -> list[Launch]:
-        """The same, fed from pinned memory, with the best tokens into it behind them."""
-        plan = self._plan
+    def _fed_by_host(self, plan: DecodePlan, jobs: list[Launch], rows: int) -> list[Launch]:
+        """The same, fed from pinned memory."""
 
         def feed() -> None:
             plan.token[:rows].copy_(self._ids[:rows], non_blocking=True)
             plan.position[:rows].copy_(self._positions[:rows], non_blocking=True)
+
+        return [TorchJob(feed), AfterTheLast(jobs[0]), *jobs[1:]]
+
+    def _tell_best(self, rows: int) -> Launch:
+        """The best tokens into pinned memory."""
+        plan = self._plan
 
         def tell() -> None:
             # Of equal values torch gives the first one's place, and NaN where there is one.
             values, places = plan.logits[:rows].max(dim=1)
             self._best[:rows].copy_(places.masked_fill(~values.isfinite(), _NO_TOKEN), non_blocking=True)
 
-        return [TorchJob(feed), AfterTheLast(jobs[0]), *jobs[1:], TorchJob(tell)]
+        return TorchJob(tell)
 
 
 def launches_dependently(device: torch.device) -> bool:

@@ -10,7 +10,7 @@ addresses, so that the list can be captured once and replayed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -22,6 +22,7 @@ from exlchat.engine.decode.fit import norms_heads_inside, why_not_fused
 from exlchat.engine.decode.kernels import StepKernels, TorchJob, torch_rows
 from exlchat.engine.decode.parts import Half, Join, Reader
 from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.memory import PageTables
 from exlchat.engine.layers.experts import Experts, Mlp
 from exlchat.engine.layers.linear import Joined, Linear, is_whole, only_matrix, takes_rows_alike
 from exlchat.engine.layers.norms import Norm
@@ -40,14 +41,23 @@ Tables = Literal["shared", "own"]
 """Whether the tokens of a pass follow each other in one sequence, or are of a sequence each."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Readers:
+    """Who reads the residual stream first on a card, of as many rows as there can be, and behind which norm."""
+
+    norm: Norm | None
+    readers: list[Reader]
+
+
 class DecodePlan:
-    """The operations of a step, and the tensors that go in, out and between them.
+    """The operations of a step on one card, and the tensors that go in, out and between them.
 
     Args:
         transformer, cache: of one model for which `fit.why_not` gives `None`.
-        kernels: on the model's device.
+        kernels: on the model's devices.
         splits: blocks over which the attention of a head is spread; sums depend on it.
         rows: the most tokens of a step, 1 to 8. What each comes to, to the last bit, is what it would alone.
+        behind: of the next card; this is the one before it. The last card's unless given.
 
     Raises:
         ValueError: another number of rows.
@@ -55,21 +65,32 @@ class DecodePlan:
     """
 
     def __init__(
-        self, transformer: Transformer, cache: KVCache, kernels: StepKernels, *, splits: int, rows: int = 1
+        self,
+        transformer: Transformer,
+        cache: KVCache,
+        kernels: StepKernels,
+        *,
+        splits: int,
+        rows: int = 1,
+        behind: DecodePlan | None = None,
     ) -> None:
         if not 1 <= rows <= MAX_ROWS:
             raise ValueError(f"{rows} rows; a step takes 1 to {MAX_ROWS}")
-        spec, device, head = transformer.spec, transformer.device, transformer.head
+        split, spec, head = transformer.split, transformer.spec, transformer.head
+        self.card: int = len(split.devices) - 1 if behind is None else behind.card - 1
+        self.device = device = split.devices[self.card]
         self.token = torch.zeros(rows, dtype=torch.int64, device=device)
-        """int64 `[rows]`: the tokens that the step feeds."""
+        """int64 `[rows]`: the tokens that the step feeds; the first card reads them."""
         self.position = torch.zeros(rows, dtype=torch.int32, device=device)
         """int32 `[rows]`: how many tokens are before each."""
-        self.tables = cache.tables.alike(rows)
+        self.tables: PageTables = cache.tables.alike(rows) if behind is None else behind.tables
         """int32 `[rows, pages]`: show the sequences that the next step is about, one, or one a token."""
-        outputs = len(head.weight) if isinstance(head, Linear) else head.matrices[0].outputs
+        outputs = 0
+        if behind is None:
+            outputs = len(head.weight) if isinstance(head, Linear) else head.matrices[0].outputs
         self._all_logits = torch.zeros(rows, outputs, device=device)
         self.logits = self._all_logits[:, : spec.vocab_size]
-        """float32 `[rows, vocab]`, of the step that ran last."""
+        """float32 `[rows, vocab]`, of the step that ran last; on the last card."""
         self._transformer = transformer
         self._cache = cache
         self._kernels = kernels
@@ -81,10 +102,35 @@ class DecodePlan:
         self._tickets = torch.zeros(rows, dtype=torch.int32, device=device)
         self._mixtures: dict[int, tuple[Router, PackedExperts | FloatExperts]] = {}
         self._query_scales: dict[int, Tensor] = {}
+        self._behind = behind
+        self._arrival: _Readers | None = None
+        self._left: _Readers | None = None
+        self._sent: list[tuple[Tensor, Tensor]] = []
 
     def jobs(self, rows: int | None = None, tables: Tables = "shared") -> list[Launch]:
         """The operations in order, of the first so many tokens, or of all."""
         return _Walk(self, len(self.token) if rows is None else rows, tables).jobs()
+
+    @torch.inference_mode()
+    def send(self, rows: int) -> None:
+        """Has the next card get what this one's operations have left for it. Enqueued on both."""
+        for source, target in self._sent:
+            self._transformer.split.carry(source[:rows], target[:rows])
+
+    def _left_for_next(self) -> _Readers:
+        """The first readers on the next card, with copies of what they read that lie on this one."""
+        behind = self._behind
+        assert behind is not None
+        if self._left is None:
+            if behind._arrival is None:
+                behind.jobs()
+            assert behind._arrival is not None
+            norm, there = behind._arrival.norm, behind._arrival.readers
+            here = [replace(reader, copy=_moved(reader.copy, self.device)) for reader in there]
+            self._sent = [(self._hidden, behind._hidden), (self._squares, behind._squares)]
+            self._sent += [(_row(one.copy), _row(other.copy)) for one, other in zip(here, there, strict=True)]
+            self._left = _Readers(None if norm is None else norm.on(self.device), here)
+        return self._left
 
 
 class _Walk:
@@ -97,19 +143,20 @@ class _Walk:
     def __init__(self, plan: DecodePlan, rows: int, tables: Tables) -> None:
         self._plan, self._rows, self._tables = plan, rows, tables
         self._transformer, self._spec, self._kernels = plan._transformer, plan._transformer.spec, plan._kernels
-        self._device = plan._transformer.device
+        self._device, self._layers = plan.device, self._transformer.split.layers(plan.card)
         self._hidden, self._squares = plan._hidden[:rows], plan._squares[:rows]
         self._logits = plan._all_logits[:rows]
         self._experts = ExpertJobs(plan._kernels, self._tensor)
         self._layer, self._taken = 0, 0
         tokens = plan.tables.longest * PAGE_TOKENS
-        self._turns = [rope.slice(0, tokens) for rope in self._transformer.ropes[0]]
+        self._turns = [rope.slice(0, tokens) for rope in self._transformer.ropes[plan.card]]
         self._unturned = torch.zeros(tokens, 0, 2, device=self._device)
 
     def jobs(self) -> list[Launch]:
         jobs: list[Launch] = []
-        join: Join = self._embed
-        for index, layer in enumerate(self._transformer.layers):
+        join: Join = self._arrive if self._plan.card else self._embed
+        for index in self._layers:
+            layer = self._transformer.layers[index]
             self._layer, self._taken = index, 0
             attention, mlp = self._attention(index, layer), self._mlp(index, layer)
             if self._spec.parallel:
@@ -122,7 +169,20 @@ class _Walk:
             join = self._join_of(attention, layer.attention_post_norm)
             jobs += [*join(layer.mlp_norm, mlp.readers), *mlp.jobs]
             join = self._join_of(mlp, layer.mlp_post_norm)
-        return [*jobs, *self._head(join)]
+        return [*jobs, *(self._head(join) if self._plan._behind is None else self._leave(join))]
+
+    # From card to card.
+
+    def _arrive(self, norm: Norm | None, readers: list[Reader]) -> list[Launch]:
+        """The card before joins for these readers."""
+        if self._rows == len(self._plan.token):
+            self._plan._arrival = _Readers(norm, readers)
+        return []
+
+    def _leave(self, join: Join) -> list[Launch]:
+        """Joins the last half of this card, and norms for the first readers of the next."""
+        left, rows = self._plan._left_for_next(), self._rows
+        return join(left.norm, [replace(reader, copy=_first_rows(reader.copy, rows)) for reader in left.readers])
 
     # Joins.
 
@@ -254,7 +314,7 @@ class _Walk:
         """The queries of a row by the factor of its position: before they are turned, which comes to the same."""
         known = self._plan._query_scales
         if rope not in known:
-            known[rope] = self._transformer.ropes[0][rope].query_scales(0, len(self._unturned))
+            known[rope] = self._transformer.ropes[self._plan.card][rope].query_scales(0, len(self._unturned))
         scales, queries, position = known[rope], heads[:, : self._spec.num_heads], self._plan.position[: self._rows]
         return TorchJob(lambda: queries.mul_(scales[position].view(-1, 1, 1)))
 
@@ -361,6 +421,25 @@ class _Walk:
         if key not in known:
             known[key] = torch.zeros(len(self._plan.token), columns, dtype=dtype, device=self._device)
         return known[key][: self._rows]
+
+
+def _row(copy: NormCopy | NormedCopy) -> Tensor:
+    return copy.values if isinstance(copy, NormCopy) else copy.x
+
+
+def _first_rows(copy: NormCopy | NormedCopy, rows: int) -> NormCopy | NormedCopy:
+    if isinstance(copy, NormCopy):
+        return replace(copy, values=copy.values[:rows])
+    return replace(copy, x=copy.x[:rows])
+
+
+def _moved(copy: NormCopy | NormedCopy, device: torch.device) -> NormCopy | NormedCopy:
+    """The same in memory of its own on another card."""
+    if isinstance(copy, NormCopy):
+        values = torch.zeros_like(copy.values, device=device)
+        return NormCopy(values, copy.scatter.to(device), copy.weight.to(device))
+    scatter = None if copy.scatter is None else copy.scatter.to(device)
+    return NormedCopy(torch.zeros_like(copy.x, device=device), scatter)
 
 
 def _for_settling(norm: Norm | None) -> KernelNorm | None:

@@ -104,6 +104,12 @@ def suffices(spec: ModelSpec, kind: CacheKind, wishes: CacheWishes, room: Room) 
     return sizes.holds()(context, sizes.budget(wishes, context) or context)
 
 
+def fewest(spec: ModelSpec, kind: CacheKind, wishes: CacheWishes, room: Room) -> Room:
+    """The room of the first cards that suffice; all where none do. Raises as `suffices`."""
+    some = (room.first(count) for count in range(1, len(room.cards)))
+    return next((one for one in some if suffices(spec, kind, wishes, one)), room)
+
+
 @dataclass(frozen=True, slots=True)
 class _Sizes:
     spec: ModelSpec

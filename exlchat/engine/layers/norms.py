@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -28,6 +29,9 @@ class Norm:
     @property
     def bytes(self) -> int:
         return self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
+
+    def on(self, device: torch.device) -> Norm:
+        return replace(self, weight=self.weight.to(device), bias=None if self.bias is None else self.bias.to(device))
 
     def __call__(self, x: Tensor) -> Tensor:
         """float32 `[..., width]` -> float32 of the same shape."""

@@ -203,7 +203,8 @@ class Transformer:
         stream = Stream(self.embed(ids, start))
         for card, device in enumerate(self.split.devices):
             with current(device):
-                stream.hidden = stream.hidden.to(device, non_blocking=True)
+                if card:
+                    stream.hidden = self.split.moved(stream.hidden, device)
                 places = self.places(start, start + len(ids), card)
                 for index in self.split.layers(card):
                     self.layer(index, stream, places, cache, start)

@@ -75,7 +75,7 @@ def test_what_fits_is_what_the_model_card_says_fits(source: Path, made: list[Wri
         card = needed + spare
         advice = advise(source, card, CONTEXT, work=work, widths=(4,))
         found = cell(advice, kind)
-        here = Here(CARD, card - WORKING_ON_GPU, True)
+        here = Here(CARD, (card - WORKING_ON_GPU,), True)
         fit = describe(made[1].folder, here, context=CONTEXT, kv_cache=kind).fit
         assert fit is not None
         assert (found.needed <= card) == (fit.problem is None) == (spare == 0)
@@ -113,7 +113,7 @@ def test_the_most_that_fits_fits(source: Path, work: Path, tmp_path: Path) -> No
     assert bits == best.widest.bits
     written = converted(source, tmp_path / "out", bits)[0]
     assert tensor_bytes(written.folder) > 0.95 * best.widest.file
-    here = Here(CARD, card - WORKING_ON_GPU, True)
+    here = Here(CARD, (card - WORKING_ON_GPU,), True)
     fit = describe(written.folder, here, context=CONTEXT, kv_cache=best.kind).fit
     assert fit is not None
     assert fit.problem is None

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from exlchat import paths
 from exlchat.app.library import places
 from exlchat.app.library.choice import choose_model
-from exlchat.app.library.listing import by_name, entries, in_order
+from exlchat.app.library.listing import Entry, by_name, entries, fit_text, in_order
 from exlchat.app.library.memory import NAMES, ModelMemory, ModelSettings
 from exlchat.app.library.places import FoundFolder, all_models, in_folder, in_hub_cache
 from exlchat.app.options import AppOptions
@@ -145,7 +145,7 @@ def test_what_does_not_fit_says_what_would(tmp_path: Path) -> None:
 
     folder = model_at(tmp_path / "good")
     # fp32 on the CPU: 42,094,080 bytes of weights; a token takes 6 layers x 2 heads x 64 x 2 x 4 = 6,144 bytes.
-    tight = Here(torch.device("cpu"), 42_094_080 + 1024 * 6144, stays_quantized=False)
+    tight = Here(torch.device("cpu"), (42_094_080 + 1024 * 6144,), stays_quantized=False)
     card = describe(folder, tight, context=2048, kv_cache="fp32")
     assert card.problem is None
     assert card.fit is not None
@@ -153,9 +153,25 @@ def test_what_does_not_fit_says_what_would(tmp_path: Path) -> None:
     shorter = describe(folder, tight, kv_cache="fp32").fit
     assert shorter is not None
     assert (shorter.problem, shorter.context) == (None, 1024)
-    none = describe(folder, Here(torch.device("cpu"), 1 << 20, stays_quantized=False)).fit
+    none = describe(folder, Here(torch.device("cpu"), (1 << 20,), stays_quantized=False)).fit
     assert none is not None
     assert "its weights take" in (none.problem or "")
+
+
+def test_a_model_that_needs_two_cards_says_so_before_it_is_loaded(tmp_path: Path) -> None:
+    import torch
+
+    from exlchat.engine.model_card import Here, describe
+
+    folder = model_at(tmp_path / "good")
+    # As above; half of the six layers and an end on each card, with room for 2,048 tokens of six layers in all.
+    each = 42_094_080 // 2 + 4_000_000 + 2048 * 6144 // 2
+    card = describe(folder, Here(torch.device("cpu"), (each, each), stays_quantized=False), kv_cache="fp32")
+    assert card.fit is not None
+    assert sum(card.fit.layers) == 6
+    assert len(card.fit.layers) == 2
+    first, second = card.fit.layers
+    assert fit_text(Entry("good", card)) == f"fits over 2 cards ({first} + {second} layers)"
 
 
 def test_two_hundred_folders_take_well_under_a_second(tmp_path: Path) -> None:

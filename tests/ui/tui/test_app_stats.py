@@ -12,14 +12,14 @@ from exlchat.app.panels.cache import size_text
 from exlchat.app.panels.stats import engine_rows
 from exlchat.app.runtime.requests import EngineFigures
 from exlchat.llm.events import GenerationStats
-from exlchat.llm.info import CacheReport, MemoryReport
+from exlchat.llm.info import CacheReport, CardMemory, MemoryReport
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.stats import FEWEST_BARS, StatsScreen
 from tests.ui.app_harness import app, idle, say, shown, until
 from tests.ui.scripted_engine import ScriptedEngine
 
 CACHE = CacheReport("q4", 256, 2**20, 400, 32, 100, (), 7, 10_000, 9_000, None, kept_tokens=30_000, shared=12)
-MEMORY = MemoryReport(2**30, 2**29, 2**28, card_used=10 * 2**30, card_total=40 * 2**30)
+MEMORY = MemoryReport(2**30, 2**29, 2**28, (CardMemory("cuda:0", 10 * 2**30, 40 * 2**30, 32),))
 
 
 class Engine(ScriptedEngine):
@@ -190,12 +190,24 @@ async def test_an_answer_in_another_conversation_is_named_as_that(tmp_path: Path
 
 async def test_without_a_card_the_memory_of_the_program_is_shown(tmp_path: Path) -> None:
     engine = Engine()
-    engine.memory = dataclasses.replace(MEMORY, card_used=None, card_total=None)
+    engine.memory = dataclasses.replace(MEMORY, cards=())
     chat = app(tmp_path, engine)
     async with chat.run_test(size=(100, 50)) as pilot:
         await pilot.press("f9")
         await until(pilot, lambda: "256.0 MiB of the machine's memory" in words(chat))
         assert "VRAM" not in shown(chat)
+
+
+async def test_each_of_several_cards_is_shown_with_its_layers(tmp_path: Path) -> None:
+    engine = Engine()
+    cards = (CardMemory("cuda:0", 10 * 2**30, 40 * 2**30, 20), CardMemory("cuda:1", 6 * 2**30, 24 * 2**30, 12))
+    engine.memory = dataclasses.replace(MEMORY, cards=cards)
+    chat = app(tmp_path, engine)
+    async with chat.run_test(size=(100, 50)) as pilot:
+        await pilot.press("f9")
+        await until(pilot, lambda: "cuda:1" in shown(chat))
+        assert "20 layers; 10.0 GiB of 40.0 GiB used by all programs (25%)" in words(chat)
+        assert "12 layers; 6.0 GiB of 24.0 GiB" in words(chat)
 
 
 async def test_a_model_that_could_not_be_loaded_is_not_asked(tmp_path: Path) -> None:
