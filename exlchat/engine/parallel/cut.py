@@ -61,9 +61,9 @@ def split_model(spec: ModelSpec, speeds: Sequence[float]) -> Split:
     """
     cards, heads = len(speeds), spec.num_kv_heads
     if (why := why_not(spec)) is not None:
-        raise ModelError(f"{spec.architecture} cannot be computed by several cards together: {why}; use 1 card")
+        raise ModelError(f"{spec.architecture} cannot be computed by several cards together: {why}; take 1 card")
     if cards > heads:
-        raise ModelError(f"{cards} cards cannot share {heads} key-value heads; use {heads} or fewer")
+        raise ModelError(f"key-value heads ({heads}) do not go round {cards} cards; take no more than {heads}")
     shares = tuple(speed / sum(speeds) for speed in speeds)
     owners = deal([1] * heads, shares)
     return Split(tuple(owners.count(card) for card in range(cards)), shares)
@@ -169,8 +169,8 @@ def _mlp_shares(mlp: int, attention: int, split: Split) -> list[float]:
 
 def _cut_mlp(mlp: Mlp, shares: Sequence[float]) -> list[Mlp]:
     groups, costs = _inner_groups(mlp)
-    if len(groups) < len(shares):
-        raise ModelError(f"{len(shares)} cards cannot share an MLP of {len(groups)} groups; use {len(groups)} or fewer")
+    if (most := len(groups)) < len(shares):
+        raise ModelError(f"an MLP's groups ({most}) do not go round {len(shares)} cards; take no more than {most}")
     owners = deal(costs, shares)
     inner, cards = sum(map(len, groups)), []
     for card in range(len(shares)):
