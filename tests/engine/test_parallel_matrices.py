@@ -21,6 +21,7 @@ from exlchat.ext import layout
 from exlchat.ext.layout import PackedMatrix, decode
 from tests.engine.bit_streams import random_awq, random_gptq
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 # The last group is short wherever 64 or 128 rows fill it.
 FEATURES, OUTPUTS = 800, 96
 MIXES = {
@@ -138,12 +139,14 @@ def test_all_rows_and_all_columns_are_the_matrix(name: str) -> None:
 
 
 def check_layout(part: PackedMatrix) -> None:
-    """That sections stand one behind the other, in whole blocks."""
+    """That sections stand one behind the other, in whole blocks, and that what fills up a last piece adds nothing."""
     row = piece = word = scale = 0
     for section in part.sections:
         assert (section.row, section.piece, section.word, section.scale) == (row, piece, word, scale)
         assert section.row % layout.BLOCK_ROWS == 0
-        row += layout.section_rows(part, section)
+        rows = layout.section_rows(part, section)
+        assert bool((layout.section_codes(part, section)[rows:] == 1 << (section.bits - 1)).all())
+        row += rows
         piece += section.pieces
         word += section.pieces * section.piece_words
         scale += section.pieces * section.scale_words
