@@ -174,40 +174,56 @@ def decode(matrix: PackedMatrix) -> Tensor:
     weights = torch.zeros(matrix.features, matrix.outputs, dtype=torch.float16, device=matrix.words.device)
     gather = unsigned(matrix.gather)
     for section in matrix.sections:
-        end = section.word + section.pieces * section.piece_words
-        codes = unpack_tiles(matrix.words[:, section.word : end].contiguous(), section.bits)
-        stored = matrix.scales[:, section.scale : section.scale + section.pieces * section.scale_words].contiguous()
-        stored = stored.view(torch.uint8).view(len(stored), section.pieces, -1)
-        scale, zero = _decode_scales(stored, section)
-        values = (codes - zero.repeat_interleave(section.rows_per_scale, 0)).float()
+        scale, zero = _decode_scales(matrix, section)
+        values = (section_codes(matrix, section) - zero.repeat_interleave(section.rows_per_scale, 0)).float()
         values = (values * scale.repeat_interleave(section.rows_per_scale, 0).float()).half()
         features = gather[section.row : section.row + len(values)]
         real = features != NO_FEATURE
         # A last piece that is filled up reaches into the rows of the next section, where it adds nothing.
-        last = _rows_of(section, matrix)
+        last = section_rows(matrix, section)
         real[last:] = False
         weights[features[real]] = values[: len(features)][real]
     return weights
 
 
-def _rows_of(section: LayoutSection, matrix: PackedMatrix) -> int:
+def section_rows(matrix: PackedMatrix, section: LayoutSection) -> int:
+    """How many stored rows a section has, without those that only fill up its last piece."""
     following = [other.row for other in matrix.sections if other.row > section.row]
     return min([*following, matrix.stored]) - section.row
 
 
-def _decode_scales(stored: Tensor, section: LayoutSection) -> tuple[Tensor, Tensor]:
-    """float16 scales and int32 zero points, `[scales, N]` each, from uint8 `[N / 16, pieces, bytes]`."""
+def section_codes(matrix: PackedMatrix, section: LayoutSection) -> Tensor:
+    """int32 `[rows, N]`, rows being those of all its pieces."""
+    end = section.word + section.pieces * section.piece_words
+    return unpack_tiles(matrix.words[:, section.word : end].contiguous(), section.bits)
+
+
+def section_scales(matrix: PackedMatrix, section: LayoutSection) -> tuple[Tensor, Tensor]:
+    """What `indexed_scales` or `plain_scales` were given."""
+    end = section.scale + section.pieces * section.scale_words
+    stored = matrix.scales[:, section.scale : end].contiguous().view(torch.uint8)
+    stored = stored.view(len(stored), section.pieces, -1)
     columns, pieces, _ = stored.shape
     count = PIECE_ROWS // section.rows_per_scale
     if section.scales == "indexed":
-        index = stored[:, :, : 8 * count].view(columns, pieces, 8, count)
-        maxima = stored[0, :, 8 * count : 10 * count].contiguous().view(torch.float16).reshape(-1, 1)
-        low_high = torch.stack((index & 15, index >> 4), dim=2)
-        steps = low_high.permute(1, 4, 0, 2, 3).reshape(pieces * count, -1)
-        scale = ((steps.float() + 1).square() * maxima.float()).half()
-        return scale, torch.full_like(scale, 1 << (section.bits - 1)).int()
+        maximum = stored[0, :, 8 * count : 10 * count].contiguous().view(torch.float16).flatten()
+        return _by_column(stored[:, :, : 8 * count]), maximum
     halves = stored[:, :, : 32 * count].contiguous().view(torch.float16).view(columns, pieces, count, 8, 2)
-    zeros = stored[:, :, 32 * count : 40 * count].view(columns, pieces, 8, count)
     scale = halves.permute(1, 2, 0, 4, 3).reshape(pieces * count, -1)
-    zero = torch.stack((zeros & 15, zeros >> 4), dim=2).permute(1, 4, 0, 2, 3).reshape(pieces * count, -1)
-    return scale, zero.int() + 1
+    return scale, _by_column(stored[:, :, 32 * count : 40 * count])
+
+
+def _by_column(pairs: Tensor) -> Tensor:
+    """uint8 `[scales, N]` of bytes `[N / 16, pieces, (r, n)]`, each with four bits of columns r and r + 8."""
+    columns, pieces, size = pairs.shape
+    nibbles = torch.stack((pairs & 15, pairs >> 4), dim=2).view(columns, pieces, 2, 8, size // 8)
+    return nibbles.permute(1, 4, 0, 2, 3).reshape(pieces * size // 8, -1)
+
+
+def _decode_scales(matrix: PackedMatrix, section: LayoutSection) -> tuple[Tensor, Tensor]:
+    """float16 scales and int32 zero points, `[scales, N]` each."""
+    first, second = section_scales(matrix, section)
+    if section.scales == "plain":
+        return first, second.int() + 1
+    scale = ((first.float() + 1).square() * second.float().unsqueeze(1)).half()
+    return scale, torch.full_like(scale, 1 << (section.bits - 1)).int()

@@ -134,8 +134,8 @@ def pack_grouped(layer: GroupedLayer, bias: Tensor | None = None) -> PackedMatri
     """
     if layer.bits > _BITS or layer.outputs % TILE_COLUMNS:
         raise ValueError(f"{layer.outputs} outputs of {layer.bits} bits; the kernels take 16s, of up to {_BITS} bits")
-    sizes = _filled_sizes(layer.groups, len(layer.zeros))
-    gather = _sorted_rows(layer.groups, sizes)
+    sizes = filled_sizes(layer.groups, len(layer.zeros))
+    gather = sorted_rows(layer.groups, sizes)
     if len(gather) >= NO_FEATURE:
         raise ValueError(f"{len(gather)} stored rows; the kernels take {NO_FEATURE - 1}")
     step = rows_per_scale([size for size in sizes.tolist() if size])
@@ -157,13 +157,13 @@ def pack_grouped(layer: GroupedLayer, bias: Tensor | None = None) -> PackedMatri
     )
 
 
-def _filled_sizes(groups: Tensor, count: int) -> Tensor:
+def filled_sizes(groups: Tensor, count: int) -> Tensor:
     """int64 `[count]`: rows of each group, filled up to whole blocks; writers leave only the last one short."""
     sizes = torch.bincount(groups, minlength=count)
     return -(-sizes // BLOCK_ROWS) * BLOCK_ROWS
 
 
-def _sorted_rows(groups: Tensor, sizes: Tensor) -> Tensor:
+def sorted_rows(groups: Tensor, sizes: Tensor) -> Tensor:
     """int64 `[sum of sizes]`: the features group by group, `NO_FEATURE` where a group is filled up."""
     order = groups.argsort(stable=True)
     real_ends, ends = torch.bincount(groups, minlength=len(sizes)).cumsum(0), sizes.cumsum(0)

@@ -109,6 +109,11 @@ class Stream:
     after: Norm | None = None
     normed: Tensor | None = None
 
+    def keep_last(self) -> None:
+        """Of all tokens the last alone."""
+        self.hidden = self.hidden[-1:]
+        self.added = None if self.added is None else self.added[-1:]
+
 
 class Transformer:
     """A loaded decoder. `forward` computes in the dtype of the weights and returns float32 logits.
@@ -212,8 +217,7 @@ class Transformer:
                     # The norm of what the last layer gave lies on this card.
                     self.settle(stream)
         if last_only:
-            stream.hidden, added = stream.hidden[-1:], stream.added
-            stream.added = None if added is None else added[-1:]
+            stream.keep_last()
         with current(self.split.last):
             return self.finish(stream)
 
@@ -299,12 +303,21 @@ class Transformer:
 
     def finish_layer(self, index: int, stream: Stream, mixed: Tensor) -> None:
         """What comes behind the attention, of `[tokens, heads * head_dim]`."""
+        self.mix(index, stream, mixed)
+        self.feed(index, stream)
+
+    def mix(self, index: int, stream: Stream, mixed: Tensor) -> None:
+        """What the attention adds, of `[tokens, heads * head_dim]`."""
         layer = self.layers[index]
-        added = layer.output(mixed)
+        stream.added, stream.after = layer.output(mixed), layer.attention_post_norm
+
+    def feed(self, index: int, stream: Stream) -> None:
+        """What the MLP adds, to what the attention does where both read the same."""
+        layer = self.layers[index]
         if stream.normed is not None:
-            stream.added, stream.after = added + layer.mlp(stream.normed, self._operations), None
+            assert stream.added is not None
+            stream.added, stream.after = stream.added + layer.mlp(stream.normed, self._operations), None
             return
-        stream.added, stream.after = added, layer.attention_post_norm
         x = self._add_norm(stream, layer.mlp_norm)
         stream.added, stream.after = layer.mlp(x, self._operations), layer.mlp_post_norm
 
