@@ -16,6 +16,7 @@ from exlchat.engine import GREEDY
 from exlchat.engine.decode import graphs
 from exlchat.engine.decode.draws import DecodeRow
 from exlchat.engine.decode.graphs import DecodeGraphs
+from exlchat.engine.decode.wide import MOST_ROWS, WidePasses
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.quantized_linear import Launch
@@ -23,6 +24,7 @@ from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.sampling import NotNumbersError
 from exlchat.engine.sampling.device import DeviceDraws
 from exlchat.ext.sampling import DRAWN, SamplerState
+from tests.engine.decoding import relative_error
 from tests.engine.reference_kernels import ReferenceJob, ReferenceKernels
 from tests.engine.test_quantized_linear import open_quantized
 from tests.engine.test_step_chain import one_order_for_gate_and_up, over_cards, written
@@ -137,10 +139,12 @@ def transformer(on_one_card: Transformer, request: pytest.FixtureRequest) -> Tra
     return over_cards(on_one_card, *request.param)
 
 
-def opened(transformer: Transformer, count: int) -> tuple[DecodeGraphs, list[KVSequence]]:
+def opened(
+    transformer: Transformer, count: int, kv_cache: str = "fp16", pages: int = 8
+) -> tuple[DecodeGraphs, list[KVSequence]]:
     """Sequences of different texts, without the last token of each."""
     cache = KVCache(
-        transformer.spec, "fp16", torch.float16, torch.device("cpu"), 512, tokens=8 * 256, split=transformer.split
+        transformer.spec, kv_cache, torch.float16, torch.device("cpu"), 512, tokens=pages * 256, split=transformer.split
     )
     owner = DecodeGraphs(transformer, cache, Kernels(), dependent=False)  # type: ignore[arg-type]
     sequences = [KVSequence(cache) for _ in range(count)]
@@ -239,3 +243,51 @@ def test_more_tokens_than_rows_and_logits_that_are_no_numbers(transformer: Trans
     with pytest.raises(NotNumbersError):
         owner.greedy(sequence, [1, 3], len(sequence))
     transformer.embedding[3] = weight
+
+
+@pytest.fixture
+def wide(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is captured is computed again."""
+    monkeypatch.setattr(graphs, "_MOST_ROWS", MOST_ROWS)
+    monkeypatch.setattr(WidePasses, "_capture", lambda self, size: SimpleNamespace(replay=lambda: self._compute(size)))
+
+
+@pytest.mark.usefixtures("decoded_once", "wide")
+@pytest.mark.parametrize("kv_cache", ["fp16", "q8"])
+@pytest.mark.parametrize("pages", [30, 21], ids=["filled up", "no page to fill up"])
+@torch.inference_mode()
+def test_more_rows_than_a_step_takes_go_on_as_each_alone(kv_cache: str, pages: int, on_one_card: Transformer) -> None:
+    count = 21
+    owner, sequences = opened(on_one_card, count, kv_cache, pages)
+    assert owner.most_rows == MOST_ROWS
+    lengths, tokens = [len(one) for one in sequences], [[7] * count]
+    for _ in range(3):  # one by one, captured, and what was captured
+        singles = torch.stack(
+            [owner.forward(one, token, len(one)).clone() for one, token in zip(sequences, tokens[-1], strict=True)]
+        )
+        logits = owner.feed_each(tokens[-1], sequences)
+        assert relative_error(logits, singles) < 2e-2
+        for one, token in zip(sequences, tokens[-1], strict=True):
+            one.extend([token])
+        tokens.append(logits.argmax(1).tolist())
+    for one, length in zip(sequences, lengths, strict=True):
+        one.cut(length)
+        one.reserve(length + 3)
+    owner.begin_rows([DecodeRow(sequence, [*sequence.ids, 7], BEST) for sequence in sequences])
+    for _ in range(3):
+        owner.launch()
+    for row, drawn in enumerate(zip(*tokens[1:], strict=True)):
+        assert [owner.row_ring(row).read(number) for number in range(1, 4)] == [(one, DRAWN) for one in drawn]
+    # What only fills up takes no page from anybody else.
+    owner.forward(sequences[0], 7, len(sequences[0]))
+    assert owner._cache.pool.free == pages - count
+
+
+@pytest.mark.usefixtures("decoded_once", "wide")
+@torch.inference_mode()
+def test_a_wide_pass_gives_a_row_the_same_whatever_stands_beside_it(on_one_card: Transformer) -> None:
+    owner, sequences = opened(on_one_card, 24, pages=40)
+    all_of_them = owner.feed_each([7] * 24, sequences).clone()
+    turned = owner.feed_each([7] * 24, sequences[::-1]).clone()
+    assert relative_error(turned.flip(0), all_of_them) < 1e-6
+    assert all_of_them.argmax(1).tolist() == turned.flip(0).argmax(1).tolist()

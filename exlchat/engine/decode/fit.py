@@ -86,6 +86,11 @@ def _unlike_llama(spec: ModelSpec) -> str | None:
     return next((why for why, found in unlike.items() if found), None)
 
 
+def why_not_wide(transformer: Transformer) -> str | None:
+    """Why no more sequences go through a pass of a model than the step takes rows, or `None` if more do."""
+    return why_no_prompts(transformer)
+
+
 def why_no_prompts(transformer: Transformer) -> str | None:
     """Why a model's short prompts are not captured and go through the transformer, or `None` if they are."""
     if len(transformer.split.devices) > 1:

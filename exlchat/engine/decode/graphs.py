@@ -19,9 +19,11 @@ from torch import Tensor
 
 from exlchat.engine.cards.split import current
 from exlchat.engine.decode.draws import DecodeRow, RowDraws
+from exlchat.engine.decode.fit import why_not_wide
 from exlchat.engine.decode.kernels import AfterTheLast, TorchJob
 from exlchat.engine.decode.plan import DecodePlan, Tables
 from exlchat.engine.decode.prompts import PromptGraphs
+from exlchat.engine.decode.wide import WidePasses
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.quantized_linear import Launch
@@ -39,6 +41,8 @@ from exlchat.llm.info import ModelError
 _DEPENDENT_LAUNCH = (9, 0)
 _NO_MEMORY = "no memory for the decode step beside weights and cache; take a smaller --context"
 _NO_TOKEN = -1
+# Wide passes, which take up to `wide.MOST_ROWS`, have not run on a card yet.
+_MOST_ROWS = MAX_ROWS
 
 
 class _Key(NamedTuple):
@@ -82,20 +86,25 @@ class DecodeGraphs:
         self._graphs: dict[_Key, list[torch.cuda.CUDAGraph | None]] = {}
         """Of each card that has something to do."""
         self._sequences = [KVSequence(cache)]
+        self._transformer = transformer
+        self._why_not_wide = why_not_wide(transformer)
+        self._wide: WidePasses | None = None
+        self._wide_draws: list[RowDraws] = []
+        self._draw_jobs: dict[tuple[int, DrawKind], list[Launch]] = {}
         self._key = _Key(1, "shared", ("plain",))
         self._ids = torch.zeros(MAX_ROWS, dtype=torch.int64, pin_memory=True)
         self._positions = torch.zeros(MAX_ROWS, dtype=torch.int32, pin_memory=True)
         self._best = torch.zeros(MAX_ROWS, dtype=torch.int64, pin_memory=True)
         self._fed = torch.cuda.Event()  # type: ignore[no-untyped-call]
         try:
-            splits = splits_of(transformer.spec, split.first)
+            self._splits = splits = splits_of(transformer.spec, split.first)
             self._plan = DecodePlan(transformer, cache, kernels, splits=splits, rows=MAX_ROWS)
             """Of the last card, where logits come out and the next tokens are drawn."""
             self._plans = [self._plan]
             while (behind := self._plans[0]).card:
                 before = DecodePlan(transformer, cache, kernels, splits=splits, rows=MAX_ROWS, behind=behind)
                 self._plans.insert(0, before)
-            self._draws = [self._draw_of(0)]
+            self._draws = self._rows = [self._draw_of(self._plan, 0)]
             self._given: RowDraws | None = None
             """For logits that are not the step's own: those may still be wanted."""
             self._drawing = self._draws[0]
@@ -108,6 +117,11 @@ class DecodeGraphs:
     def logits(self) -> Tensor:
         """float32 `[rows, vocab]`, of the last step that has ended."""
         return self._plan.logits
+
+    @property
+    def most_rows(self) -> int:
+        """Sequences of a pass."""
+        return MAX_ROWS if self._why_not_wide is not None else _MOST_ROWS
 
     # One sequence that feeds itself.
 
@@ -212,21 +226,24 @@ class DecodeGraphs:
         Raises `ModelError` for want of memory.
         """
         kinds = tuple(row.draws.kind for row in rows)
+        wide = len(rows) > MAX_ROWS
         try:
-            while len(self._draws) < len(rows):
-                self._draws.append(self._draw_of(len(self._draws)))
-            for draw, row, kind in zip(self._draws, rows, kinds, strict=False):
+            fed: DecodePlan | WidePasses = self._wide_passes() if wide else self._plan
+            self._rows = self._wide_draws if wide else self._draws
+            while len(self._rows) < len(rows):
+                self._rows.append(self._draw_of(fed, len(self._rows)))
+            for draw, row, kind in zip(self._rows, rows, kinds, strict=False):
                 draw.begin(kind, row.context, row.draws)
         except torch.OutOfMemoryError as error:
             raise ModelError(_NO_MEMORY) from error
-        self._plan.token[: len(rows)].copy_(torch.tensor([row.context[-1] for row in rows]))
-        self._plan.position[: len(rows)].copy_(torch.tensor([len(row.context) - 1 for row in rows]))
+        fed.token[: len(rows)].copy_(torch.tensor([row.context[-1] for row in rows]))
+        fed.position[: len(rows)].copy_(torch.tensor([len(row.context) - 1 for row in rows]))
         self._sequences = [row.sequence for row in rows]
         self._key = _Key(len(rows), "own", kinds)
 
     def row_ring(self, row: int) -> TokenRing:
         """Where the draws of a row report, numbered from 1 on."""
-        return self._draws[row].sampler.ring
+        return self._rows[row].sampler.ring
 
     # Tokens that the host feeds.
 
@@ -246,7 +263,7 @@ class DecodeGraphs:
         Raises:
             ModelError: no memory for so many tokens.
             PoolFullError: no room in the cache.
-            ValueError: no ids or more than 8.
+            ValueError: no ids, or more than 8 of one sequence.
         """
         sequence.reserve(position + len(ids))
         return self._feed(ids, range(position, position + len(ids)), [sequence], "shared")
@@ -284,6 +301,8 @@ class DecodeGraphs:
         self, ids: Sequence[int], positions: Sequence[int], sequences: Sequence[KVSequence], tables: Tables
     ) -> Tensor:
         count = len(ids)
+        if tables == "own" and count > MAX_ROWS:
+            return self._feed_wide(ids, positions, sequences)
         if not 1 <= count <= MAX_ROWS:
             raise ValueError(f"{count} tokens at once; there can be 1 to {MAX_ROWS}")
         self._sequences = list(sequences)
@@ -295,11 +314,40 @@ class DecodeGraphs:
             self._fed.record()
         return self.logits[:count]
 
+    # More sequences than the step takes rows.
+
+    def _wide_passes(self) -> WidePasses:
+        if self._wide is None:
+            self._wide = WidePasses(self._transformer, self._cache, self._kernels, splits=self._splits)
+        return self._wide
+
+    def _feed_wide(self, ids: Sequence[int], positions: Sequence[int], sequences: Sequence[KVSequence]) -> Tensor:
+        try:
+            wide = self._wide_passes()
+            wide.set(ids, positions)
+            wide.forward(sequences)
+        except torch.OutOfMemoryError as error:
+            raise ModelError(_NO_MEMORY) from error
+        return wide.logits[: len(ids)]
+
+    def _launch_wide(self, key: _Key) -> None:
+        """Draws are launched one by one: their kinds in every order would be more graphs than there are passes."""
+        wide = self._wide_passes()
+        try:
+            wide.forward(self._sequences)
+        except torch.OutOfMemoryError as error:
+            raise ModelError(_NO_MEMORY) from error
+        kinds: tuple[DrawKind, ...] = key.draw if isinstance(key.draw, tuple) else ()
+        for row, kind in enumerate(kinds):
+            if (row, kind) not in self._draw_jobs:
+                self._draw_jobs[row, kind] = self._wide_draws[row].jobs(self._kernels, kind)
+            launch_all(self._draw_jobs[row, kind], dependent=False)
+
     # Graphs.
 
-    def _draw_of(self, row: int) -> RowDraws:
-        plan, end = self._plan, row + 1
-        return RowDraws(plan.logits[row], plan.token[row:end], plan.position[row:end], self._cache.max_seq_len)
+    def _draw_of(self, fed: DecodePlan | WidePasses, row: int) -> RowDraws:
+        end = row + 1
+        return RowDraws(fed.logits[row], fed.token[row:end], fed.position[row:end], self._cache.max_seq_len)
 
     def _begin_draw(self, draw: RowDraws, kind: DrawKind, context: Sequence[int], draws: DeviceDraws) -> None:
         self._drawing = draw
@@ -329,6 +377,11 @@ class DecodeGraphs:
 
     def _launch(self, key: _Key) -> None:
         """Enqueues what a graph does; the first time one by one, as its kernels may have to be loaded."""
+        if key.rows > MAX_ROWS:
+            self._launch_wide(key)
+            return
+        if self._wide is not None:
+            self._wide.close()
         if key.rows:
             self._show()
             for plan in self._plans[:-1]:

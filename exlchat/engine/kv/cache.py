@@ -28,8 +28,10 @@ from exlchat.ext.kv_formats import PAGE_TOKENS
 from exlchat.llm.info import CacheReport
 
 _NO_ROOT = bytes(HASH_BYTES)
-_SLOTS = 16
-"""Sequences at once: eight answers, the prompt that they share, and what is read beside them."""
+_SLOTS = 144
+"""Sequences at once: the rows of the widest pass, a prompt that they share, and what is read beside them."""
+_KEPT_ROWS = 16
+"""Sequences whose last page is known as it was before it was stored: in few bits 32 MB each of an 8B."""
 
 
 class KVCache:
@@ -78,6 +80,7 @@ class KVCache:
         self._opened = lambda pages, table: rows(pages, table, compute_dtype)
         self._memory: PageMemory | None = None
         self._free = [TableSlot(row) for row in reversed(range(_SLOTS))]
+        self._opened_rows: set[TableSlot] = set()
         self._close_retired: Callable[[], None] | None = None
         self._asked = self._found = 0
 
@@ -168,12 +171,20 @@ class KVCache:
         """Nobody uses it any more. Of free ones it alone keeps its last page as it was before it was stored."""
         for other in self._free:
             other.rows, other.exact = None, NO_ROWS
+            self._opened_rows.discard(other)
         self._free.append(slot)
 
     def rows(self, slot: TableSlot) -> CacheRows:
         if slot.rows is None:
             slot.rows = CacheRows(self.memory, self.tables, slot.row, self._spec, self._opened)
+            self._opened_rows.add(slot)
         return slot.rows
+
+    def let_go(self, slot: TableSlot) -> None:
+        """Its last page is known as it is stored only: of many such sequences not all keep the memory for more."""
+        if len(self._opened_rows) > _KEPT_ROWS:
+            slot.rows = None
+            self._opened_rows.discard(slot)
 
     def copy_rows(self, source: Page, target: Page, rows: int) -> None:
         if self.windows is not None:

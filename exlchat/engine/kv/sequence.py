@@ -145,6 +145,7 @@ class KVSequence:
         start, at = len(self.ids), 0
         if self._appended != (start, start + len(ids)):
             self._exact = ExactRows(start + len(ids), start + len(ids))  # the device has stored them
+            self.cache.let_go(self._placed)
         else:
             self._exact = ExactRows(self._exact.first if self._exact.end == start else start, start + len(ids))
         self._appended = None

@@ -10,17 +10,20 @@ from exlchat.engine.kv.sizes import pages_of
 from exlchat.engine.schedule.prompt_reader import PromptReader
 from exlchat.engine.schedule.work import Work
 from exlchat.ext.kv_formats import PAGE_TOKENS
-from exlchat.llm.limits import MOST_ANSWERS
 
 _LEAVING = 4
 """Cancelled requests that are ended beside those that are carried out."""
 
 
 class Admission:
-    """Of one model's scheduler."""
+    """Of one model's scheduler.
 
-    def __init__(self, cache: KVCache, reader: PromptReader) -> None:
-        self._cache, self._reader = cache, reader
+    Args:
+        most: requests that are carried out together.
+    """
+
+    def __init__(self, cache: KVCache, reader: PromptReader, most: int) -> None:
+        self._cache, self._reader, self._most = cache, reader, most
 
     def reads_for(self, work: Work, going: Sequence[Work]) -> bool:
         """Whether what is new of a request is being read for another: it begins behind that."""
@@ -36,10 +39,10 @@ class Admission:
         if not going:
             return True
         if work.cancelled:
-            return len(going) < MOST_ANSWERS + _LEAVING
+            return len(going) < self._most + _LEAVING
         if work.apart or any(one.apart for one in going) or (work.guided and any(one.guided for one in going)):
             return False
-        return len(going) < MOST_ANSWERS and self._has_pages(work, going)
+        return len(going) < self._most and self._has_pages(work, going)
 
     def _reads_new(self, one: Work, work: Work) -> bool:
         common = common_length(one.ids, work.ids)

@@ -12,6 +12,7 @@ from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.placement import free_memory
 from exlchat.llm.info import ModelError
+from exlchat.llm.limits import MOST_ANSWERS
 
 if TYPE_CHECKING:
     from exlchat.engine.decode.graphs import DecodeGraphs
@@ -30,6 +31,11 @@ class Runner:
     def __init__(self, transformer: Transformer, graphs: DecodeGraphs | None = None) -> None:
         self.transformer = transformer
         self.step = graphs
+
+    @property
+    def most_rows(self) -> int:
+        """Answers that are made together."""
+        return MOST_ANSWERS if self.step is None else self.step.most_rows
 
     def last_logits(self, sequence: KVSequence, ids: list[int]) -> Tensor:
         """Adds tokens to a sequence, which has room or gets it; float32 logits `[vocab]` behind the last.
