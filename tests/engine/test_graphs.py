@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from exlchat.engine import GREEDY
-from exlchat.engine.decode import graphs
+from exlchat.engine.decode import captured, graphs
 from exlchat.engine.decode.draws import DecodeRow
 from exlchat.engine.decode.graphs import DecodeGraphs
 from exlchat.engine.decode.wide import MOST_ROWS, WidePasses
@@ -122,6 +122,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(torch, "zeros", in_any_memory)
     monkeypatch.setattr(graphs, "launch_all", launch_all)
+    monkeypatch.setattr(captured, "launch_all", launch_all)
     monkeypatch.setattr(graphs, "splits_of", lambda _spec, _device: 3)
     monkeypatch.setattr("exlchat.engine.decode.draws.ChainState", Chain)
     monkeypatch.setattr("exlchat.engine.decode.draws.SamplerState", Sampler)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from exlchat.engine.cards.split import current
+from exlchat.engine.decode.captured import NO_MEMORY, CapturedSteps, launch_all, launches_dependently
 from exlchat.engine.decode.draws import DecodeRow, RowDraws
 from exlchat.engine.decode.fit import why_not_wide
 from exlchat.engine.decode.kernels import AfterTheLast, TorchJob
@@ -37,9 +38,6 @@ from exlchat.ext.products import MAX_ROWS
 from exlchat.ext.sampling import TokenRing, c_draw
 from exlchat.llm.info import ModelError
 
-# From this compute capability on a kernel may start while the one before it still runs.
-_DEPENDENT_LAUNCH = (9, 0)
-_NO_MEMORY = "no memory for the decode step beside weights and cache; take a smaller --context"
 _NO_TOKEN = -1
 # Wide passes, which take up to `wide.MOST_ROWS`, have not run on a card yet.
 _MOST_ROWS = MAX_ROWS
@@ -80,11 +78,6 @@ class DecodeGraphs:
         self.prompts = PromptGraphs(transformer)
         self._cache = cache
         self._kernels = kernels
-        self._dependent = launches_dependently(split.first) if dependent is None else dependent
-        self._jobs: dict[_Key, list[list[Launch]]] = {}
-        """Of each card. They keep alive what the graphs point to."""
-        self._graphs: dict[_Key, list[torch.cuda.CUDAGraph | None]] = {}
-        """Of each card that has something to do."""
         self._sequences = [KVSequence(cache)]
         self._transformer = transformer
         self._why_not_wide = why_not_wide(transformer)
@@ -104,14 +97,16 @@ class DecodeGraphs:
             while (behind := self._plans[0]).card:
                 before = DecodePlan(transformer, cache, kernels, splits=splits, rows=MAX_ROWS, behind=behind)
                 self._plans.insert(0, before)
+            dependent = launches_dependently(split.first) if dependent is None else dependent
+            self._captured = CapturedSteps(self._plans, self._made, dependent=dependent)
             self._draws = self._rows = [self._draw_of(self._plan, 0)]
             self._given: RowDraws | None = None
             """For logits that are not the step's own: those may still be wanted."""
             self._drawing = self._draws[0]
             self._warm_up()
         except torch.OutOfMemoryError as error:
-            raise ModelError(_NO_MEMORY) from error
-        self._prepare(self._key)
+            raise ModelError(NO_MEMORY) from error
+        self._captured.prepare(self._key)
 
     @property
     def logits(self) -> Tensor:
@@ -154,9 +149,9 @@ class DecodeGraphs:
         """
         kind: DrawKind = "adjusted" if masked and draws.kind == "plain" else draws.kind
         self._key = _Key(0 if masked else 1, "shared", (kind,), masked)
-        self._prepare(self._key)
+        self._captured.prepare(self._key)
         if masked:
-            self._prepare(_FORWARD)
+            self._captured.prepare(_FORWARD)
         self._sequences = [sequence]
         self.grow(len(context))
         self._begin_draw(self._draws[0], kind, context, draws)
@@ -173,9 +168,9 @@ class DecodeGraphs:
                 token, position = torch.zeros_like(self._plan.token[:1]), torch.zeros_like(self._plan.position[:1])
                 self._given = RowDraws(torch.zeros_like(self.logits[0]), token, position, self._cache.max_seq_len)
             self._key = _Key(0, "shared", (kind,))
-            self._prepare(self._key)
+            self._captured.prepare(self._key)
         except torch.OutOfMemoryError as error:
-            raise ModelError(_NO_MEMORY) from error
+            raise ModelError(NO_MEMORY) from error
         self._begin_draw(self._given, kind, context, draws)
         self._given.logits.copy_(logits)
         if kind != "plain":
@@ -203,7 +198,7 @@ class DecodeGraphs:
         """
         self._sequences = [sequence]
         self.grow(position + 1)
-        self._prepare(_FORWARD)
+        self._captured.prepare(_FORWARD)
         self._plan.token[:1].fill_(token)
         self._plan.position[:1].fill_(position)
         self._launch(_FORWARD)
@@ -235,7 +230,7 @@ class DecodeGraphs:
             for draw, row, kind in zip(self._rows, rows, kinds, strict=False):
                 draw.begin(kind, row.context, row.draws)
         except torch.OutOfMemoryError as error:
-            raise ModelError(_NO_MEMORY) from error
+            raise ModelError(NO_MEMORY) from error
         fed.token[: len(rows)].copy_(torch.tensor([row.context[-1] for row in rows]))
         fed.position[: len(rows)].copy_(torch.tensor([len(row.context) - 1 for row in rows]))
         self._sequences = [row.sequence for row in rows]
@@ -327,7 +322,7 @@ class DecodeGraphs:
             wide.set(ids, positions)
             wide.forward(sequences)
         except torch.OutOfMemoryError as error:
-            raise ModelError(_NO_MEMORY) from error
+            raise ModelError(NO_MEMORY) from error
         return wide.logits[: len(ids)]
 
     def _launch_wide(self, key: _Key) -> None:
@@ -336,7 +331,7 @@ class DecodeGraphs:
         try:
             wide.forward(self._sequences)
         except torch.OutOfMemoryError as error:
-            raise ModelError(_NO_MEMORY) from error
+            raise ModelError(NO_MEMORY) from error
         kinds: tuple[DrawKind, ...] = key.draw if isinstance(key.draw, tuple) else ()
         for row, kind in enumerate(kinds):
             if (row, kind) not in self._draw_jobs:
@@ -365,7 +360,7 @@ class DecodeGraphs:
         self._show()
         draw.sampler.set(c_draw(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, index=0, sequence=0))
         adjusted, chain = (draw.jobs(self._kernels, kind) for kind in ("adjusted", "chain"))
-        self._run(_FORWARD)
+        self._captured.run(_FORWARD, 1)
         with current(self._plan.device):
             launch_all([*adjusted, *chain], dependent=False)
         for plan in self._plans:
@@ -387,62 +382,13 @@ class DecodeGraphs:
             for plan in self._plans[:-1]:
                 self._split.carry(self._plan.token, plan.token)
                 self._split.carry(self._plan.position, plan.position)
-        self._run(key)
-        self._prepare(key)
-
-    def _run(self, key: _Key) -> None:
-        """Card after card: its graph, or one by one what would be in it, and what it leaves for the next card."""
-        graphs = self._graphs.get(key)
-        for number, (plan, jobs) in enumerate(zip(self._plans, self._jobs_of(key), strict=True)):
-            with current(plan.device):
-                graph = None if graphs is None else graphs[number]
-                if graph is None:
-                    launch_all(jobs, dependent=False)
-                else:
-                    graph.replay()
-            if plan is not self._plan:
-                plan.send(key.rows)
-
-    def _prepare(self, key: _Key) -> None:
-        """Captures a graph whose kernels are loaded. Raises `ModelError` when there is no memory or the GPU refuses."""
-        if key in self._graphs:
-            return
-        jobs = self._jobs_of(key)
-        self._graphs[key] = [
-            self._captured(plan.device, of_card) if of_card else None
-            for plan, of_card in zip(self._plans, jobs, strict=True)
-        ]
-
-    def _captured(self, device: torch.device, jobs: list[Launch]) -> torch.cuda.CUDAGraph:
-        with current(device):
-            stream = torch.cuda.current_stream(device)
-            # Torch's own stream for captures is of the card that was the first to need one.
-            aside = torch.cuda.Stream(device) if len(self._plans) > 1 else None  # type: ignore[no-untyped-call]
-            try:
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, stream=aside):
-                    launch_all(jobs, dependent=self._dependent)
-            except torch.OutOfMemoryError as error:
-                raise ModelError(_NO_MEMORY) from error
-            except RuntimeError as error:
-                reason = str(error).partition("\n")[0]
-                raise ModelError(
-                    f"the GPU could not prepare the decode step ({reason}); start exlchat again"
-                ) from error
-            finally:
-                torch.cuda.set_stream(stream)  # a capture that fails leaves torch on the stream of the capture
-        return graph
-
-    def _jobs_of(self, key: _Key) -> list[list[Launch]]:
-        if key not in self._jobs:
-            self._jobs[key] = self._made(key)
-        return self._jobs[key]
+        self._captured.launch(key, key.rows)
 
     def _made(self, key: _Key) -> list[list[Launch]]:
         fed = _Key(key.rows, key.tables)
         if key == fed:
             return [plan.jobs(key.rows, key.tables) for plan in self._plans]
-        *before, jobs = self._jobs_of(fed) if key.rows else [list[Launch]() for _ in self._plans]
+        *before, jobs = self._captured.jobs(fed) if key.rows else [list[Launch]() for _ in self._plans]
         if key.draw == "best":
             fed_by_host = [
                 self._fed_by_host(plan, of_card, key.rows)
@@ -476,20 +422,8 @@ class DecodeGraphs:
         return TorchJob(tell)
 
 
-def launches_dependently(device: torch.device) -> bool:
-    """Whether a kernel of a card may start while the one before it still runs."""
-    card = torch.cuda.get_device_properties(device)
-    return (card.major, card.minor) >= _DEPENDENT_LAUNCH
-
-
 def splits_of(spec: ModelSpec, device: torch.device) -> int:
     """Blocks over which a step spreads the attention of a head: all steps of a model the same, as sums depend on it."""
     return best_splits(
         spec.num_heads, spec.num_kv_heads, torch.cuda.get_device_properties(device).multi_processor_count
     )
-
-
-def launch_all(jobs: Sequence[Launch], *, dependent: bool) -> None:
-    """One after the other; the first waits for what was launched before."""
-    for index, job in enumerate(jobs):
-        job.launch(dependent=dependent and index > 0)

@@ -11,16 +11,16 @@ fall into a capture. The graphs of all sizes share one pool of memory, as no two
 
 from __future__ import annotations
 
-from contextlib import suppress
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from exlchat.engine.decode.captured import captured, refusals_named
 from exlchat.engine.decode.fit import why_no_prompts
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.quantized_linear import MAX_ROWS
 from exlchat.engine.layers.transformer import Places, Stream, Transformer
-from exlchat.llm.info import ModelError
 
 # None above `quantized_linear.MEDIUM_ROWS`, where the card is busy for longer than the host. Up to `MAX_ROWS` tokens go
 # through the transformer, whose layers then take the kernels of the decode step.
@@ -113,33 +113,14 @@ class PromptGraphs:
             buffers.mixed[:tokens].copy_(mixed)
 
     def _capture(self, size: int) -> list[torch.cuda.CUDAGraph]:
-        """Without what `torch.cuda.graph` does around every capture: it collects garbage and empties torch's caches,
-        which for each of some 30 graphs would take seconds."""
         graphs: list[torch.cuda.CUDAGraph] = []
         stream, places = self._filled.of(size)
         if self._aside is None:
             self._aside = torch.cuda.Stream(self._transformer.device)  # type: ignore[no-untyped-call]
-        try:
-            with torch.cuda.stream(self._aside):
-                for index in range(len(self._transformer.layers) + 1):
-                    graph = torch.cuda.CUDAGraph()
-                    pool = None if self._first is None else self._first.pool()
-                    # Other threads, as that of the pages on disk, may go on with what a capture forbids.
-                    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-                    try:
-                        self._part(index, size, stream, places)
-                    except RuntimeError:
-                        with suppress(RuntimeError):
-                            graph.capture_end()
-                        raise
-                    graph.capture_end()
-                    self._first = self._first or graph
-                    graphs.append(graph)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            reason = str(error).partition("\n")[0]
-            raise ModelError(f"the GPU could not prepare short prompts ({reason}); start exlchat again") from error
+        with refusals_named("short prompts"), torch.cuda.stream(self._aside):
+            for index in range(len(self._transformer.layers) + 1):
+                graphs.append(captured(partial(self._part, index, size, stream, places), self._first))
+                self._first = self._first or graphs[0]
         return graphs
 
 

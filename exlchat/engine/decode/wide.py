@@ -11,11 +11,11 @@ is computed one by one the first time, when its kernels may have to be loaded, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 import torch
 from torch import Tensor
 
+from exlchat.engine.decode.captured import captured, refusals_named
 from exlchat.engine.decode.kernels import StepKernels
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.pool import PoolFullError
@@ -24,7 +24,6 @@ from exlchat.engine.layers.transformer import Places, Stream, Transformer
 from exlchat.ext.attention import AttentionRules, AttentionScratch
 from exlchat.ext.kv_formats import PAGE_TOKENS
 from exlchat.ext.products import MAX_ROWS
-from exlchat.llm.info import ModelError
 
 SIZES = (12, 16, 24, 32, 48, 64, 96, 128)
 MOST_ROWS = SIZES[-1]
@@ -142,22 +141,5 @@ class WidePasses:
     def _capture(self, size: int) -> torch.cuda.CUDAGraph:
         if self._aside is None:
             self._aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        graph = torch.cuda.CUDAGraph()
-        first = next(iter(self._graphs.values()), None)
-        try:
-            with torch.cuda.stream(self._aside):
-                # As in `prompts.py`.
-                graph.capture_begin(pool=None if first is None else first.pool(), capture_error_mode="thread_local")
-                try:
-                    self._compute(size)
-                except RuntimeError:
-                    with suppress(RuntimeError):
-                        graph.capture_end()
-                    raise
-                graph.capture_end()
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            reason = str(error).partition("\n")[0]
-            raise ModelError(f"the GPU could not prepare wide passes ({reason}); start exlchat again") from error
-        return graph
+        with refusals_named("wide passes"), torch.cuda.stream(self._aside):
+            return captured(lambda: self._compute(size), next(iter(self._graphs.values()), None))
