@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from exlchat.engine.layers.norms import Norm
@@ -33,6 +34,30 @@ class Reader:
         """float16 `[rows, width]`, where no product takes what a residual leaves."""
         assert isinstance(self.x, Tensor)
         return self.x
+
+    @property
+    def filled(self) -> Tensor:
+        """What a join writes, `[rows, stored]`."""
+        return self.copy.values if isinstance(self.copy, NormCopy) else self.copy.x
+
+    def first_rows(self, rows: int) -> Reader:
+        row, copy = self.filled[:rows], self.copy
+        return replace(self, copy=replace(copy, values=row) if isinstance(copy, NormCopy) else replace(copy, x=row))
+
+    def filled_on(self, device: torch.device) -> Reader:
+        """The same, filled on another card, from where it has to be sent."""
+        row, copy = torch.zeros_like(self.filled, device=device), self.copy
+        if isinstance(copy, NormCopy):
+            return replace(self, copy=NormCopy(row, copy.scatter.to(device), copy.weight.to(device)))
+        return replace(self, copy=NormedCopy(row, None if copy.scatter is None else copy.scatter.to(device)))
+
+
+@dataclass(frozen=True, slots=True)
+class FirstReaders:
+    """Who reads the residual stream first on a card, of as many rows as there can be, and behind which norm."""
+
+    norm: Norm | None
+    readers: list[Reader]
 
 
 Join = Callable[[Norm | None, list[Reader]], list[Launch]]

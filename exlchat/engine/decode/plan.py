@@ -10,7 +10,7 @@ addresses, so that the list can be captured once and replayed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -20,7 +20,7 @@ from torch.nn import functional
 from exlchat.engine.decode.experts import ExpertJobs, FloatExperts, PackedExperts, Router, packed_experts
 from exlchat.engine.decode.fit import norms_heads_inside, why_not_fused
 from exlchat.engine.decode.kernels import StepKernels, TorchJob, torch_rows
-from exlchat.engine.decode.parts import Half, Join, Reader
+from exlchat.engine.decode.parts import FirstReaders, Half, Join, Reader
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.memory import PageTables
 from exlchat.engine.layers.experts import Experts, Mlp
@@ -39,14 +39,6 @@ from exlchat.ext.settle import Joining, KernelNorm, NormedCopy
 
 Tables = Literal["shared", "own"]
 """Whether the tokens of a pass follow each other in one sequence, or are of a sequence each."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Readers:
-    """Who reads the residual stream first on a card, of as many rows as there can be, and behind which norm."""
-
-    norm: Norm | None
-    readers: list[Reader]
 
 
 class DecodePlan:
@@ -103,8 +95,8 @@ class DecodePlan:
         self._mixtures: dict[int, tuple[Router, PackedExperts | FloatExperts]] = {}
         self._query_scales: dict[int, Tensor] = {}
         self._behind = behind
-        self._arrival: _Readers | None = None
-        self._left: _Readers | None = None
+        self._arrival: FirstReaders | None = None
+        self._left: FirstReaders | None = None
         self._sent: list[tuple[Tensor, Tensor]] = []
 
     def jobs(self, rows: int | None = None, tables: Tables = "shared") -> list[Launch]:
@@ -117,7 +109,7 @@ class DecodePlan:
         for source, target in self._sent:
             self._transformer.split.carry(source[:rows], target[:rows])
 
-    def _left_for_next(self) -> _Readers:
+    def _left_for_next(self) -> FirstReaders:
         """The first readers on the next card, with copies of what they read that lie on this one."""
         behind = self._behind
         assert behind is not None
@@ -126,10 +118,10 @@ class DecodePlan:
                 behind.jobs()
             assert behind._arrival is not None
             norm, there = behind._arrival.norm, behind._arrival.readers
-            here = [replace(reader, copy=_moved(reader.copy, self.device)) for reader in there]
+            here = [reader.filled_on(self.device) for reader in there]
             self._sent = [(self._hidden, behind._hidden), (self._squares, behind._squares)]
-            self._sent += [(_row(one.copy), _row(other.copy)) for one, other in zip(here, there, strict=True)]
-            self._left = _Readers(None if norm is None else norm.on(self.device), here)
+            self._sent += [(one.filled, other.filled) for one, other in zip(here, there, strict=True)]
+            self._left = FirstReaders(None if norm is None else norm.on(self.device), here)
         return self._left
 
 
@@ -176,13 +168,13 @@ class _Walk:
     def _arrive(self, norm: Norm | None, readers: list[Reader]) -> list[Launch]:
         """The card before joins for these readers."""
         if self._rows == len(self._plan.token):
-            self._plan._arrival = _Readers(norm, readers)
+            self._plan._arrival = FirstReaders(norm, readers)
         return []
 
     def _leave(self, join: Join) -> list[Launch]:
         """Joins the last half of this card, and norms for the first readers of the next."""
         left, rows = self._plan._left_for_next(), self._rows
-        return join(left.norm, [replace(reader, copy=_first_rows(reader.copy, rows)) for reader in left.readers])
+        return join(left.norm, [reader.first_rows(rows) for reader in left.readers])
 
     # Joins.
 
@@ -421,25 +413,6 @@ class _Walk:
         if key not in known:
             known[key] = torch.zeros(len(self._plan.token), columns, dtype=dtype, device=self._device)
         return known[key][: self._rows]
-
-
-def _row(copy: NormCopy | NormedCopy) -> Tensor:
-    return copy.values if isinstance(copy, NormCopy) else copy.x
-
-
-def _first_rows(copy: NormCopy | NormedCopy, rows: int) -> NormCopy | NormedCopy:
-    if isinstance(copy, NormCopy):
-        return replace(copy, values=copy.values[:rows])
-    return replace(copy, x=copy.x[:rows])
-
-
-def _moved(copy: NormCopy | NormedCopy, device: torch.device) -> NormCopy | NormedCopy:
-    """The same in memory of its own on another card."""
-    if isinstance(copy, NormCopy):
-        values = torch.zeros_like(copy.values, device=device)
-        return NormCopy(values, copy.scatter.to(device), copy.weight.to(device))
-    scatter = None if copy.scatter is None else copy.scatter.to(device)
-    return NormedCopy(torch.zeros_like(copy.x, device=device), scatter)
 
 
 def _for_settling(norm: Norm | None) -> KernelNorm | None:
