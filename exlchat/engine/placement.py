@@ -123,6 +123,16 @@ def is_shortage(error: BaseException) -> bool:
     return "out of memory" in str(error) or "allocate memory" in str(error)
 
 
+def card_failure(error: BaseException) -> str | None:
+    """In a line that a card has failed, and what then helps; `None` where an error says something else."""
+    if is_shortage(error) or not (isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)):
+        return None
+    # Whoever launches next is told, so that nobody knows of which of several cards this is.
+    reason = str(error).partition("\n")[0]
+    mend = "start exlchat again, and if it fails again leave it out (--cards)"
+    return f"a card failed ({reason}); what was said is kept: {mend}"
+
+
 @contextmanager
 def shortage_named(device: torch.device, advice: str) -> Iterator[None]:
     """Raises `ModelError` in one line where memory runs out inside; `advice` says what the user can do."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from exlchat.engine import Finished, GenerationRequest, LocalEngine, ModelError,
 from exlchat.engine.cards.split import reach_each_other
 from exlchat.engine.kv.archive import page_layout
 from exlchat.engine.kv.tensors import make_store
+from exlchat.engine.layers.transformer import Transformer
 from exlchat.ext.kv_formats import KINDS
 from exlchat.llm.cards import CardWishes
 from tests.engine.test_kv_cache import spec
@@ -109,3 +111,22 @@ def test_what_goes_through_the_machines_memory_arrives_alike(llama: Path) -> Non
     staged = load(llama, device="cpu", cards=CardWishes(split=(2, 2)))
     staged._parts.transformer.split = replace(staged._parts.transformer.split, staged=True)
     assert torch.equal(staged.logits(IDS), direct.logits(IDS))
+
+
+def test_a_card_that_fails_in_an_answer_is_one_line_and_the_next_answer_comes(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(llama, device="cpu", cards=CardWishes(split=(2, 2)))
+    wanted = answer(model, IDS).token_ids
+    calls, really = count(), Transformer.layer
+
+    def fail(self: Transformer, index: int, *arguments: Any, **named: Any) -> None:
+        if index == 3 and next(calls) == 5:
+            raise torch.AcceleratorError("CUDA error: unspecified launch failure\nCUDA kernel errors might be ...")
+        really(self, index, *arguments, **named)
+
+    monkeypatch.setattr(Transformer, "layer", fail)
+    line = r"^a card failed \(CUDA error: unspecified launch failure\); what was said is kept: start exlchat again, "
+    with pytest.raises(ModelError, match=line + r"and if it fails again leave it out \(--cards\)$"):
+        answer(model, IDS)
+    assert answer(model, IDS).token_ids == wanted

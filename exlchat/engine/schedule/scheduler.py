@@ -20,6 +20,7 @@ from exlchat.engine.draft.drafting import Drafter
 from exlchat.engine.kv.archive import PageArchive
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.layers.transformer import Transformer
+from exlchat.engine.placement import card_failure
 from exlchat.engine.sampling.device import is_steered
 from exlchat.engine.sampling.device_rules import DeviceRules
 from exlchat.engine.schedule.admission import Admission
@@ -36,6 +37,7 @@ from exlchat.engine.schedule.work import Tell, Work, WorkMaker
 from exlchat.engine.text.tokenizer import Tokenizer
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import Event, Finished, OneOfSeveral, PrefillProgress, Scored, TextDelta
+from exlchat.llm.info import ModelError
 from exlchat.llm.limits import MOST_ANSWERS
 from exlchat.llm.port import Failed, Handle, Running
 from exlchat.llm.request import GenerationRequest, Rank, RequestError, ScoreRequest
@@ -394,7 +396,8 @@ class Scheduler:
                 self._end(work)
         except Exception as error:
             self._end(work)
-            work.tell(Failed(error))
+            failure = card_failure(error)
+            work.tell(Failed(error if failure is None else ModelError(failure)))
 
     def _end(self, work: Work) -> None:
         (self._going if work in self._going else self._coming).remove(work)
