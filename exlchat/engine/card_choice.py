@@ -104,6 +104,14 @@ def place(
     return Placed(LayerSplit(used, tuple(end for _, end in ends), staged), plan)
 
 
+def kinds_of(devices: tuple[torch.device, ...]) -> list[str]:
+    """What the sums of the kernels depend on: how many multiprocessors a card has, and which code they run."""
+    if devices[0].type == "cpu":
+        return ["cpu"] * len(devices)
+    found = map(torch.cuda.get_device_properties, devices)
+    return [f"{card.major}.{card.minor} {card.multi_processor_count}" for card in found]
+
+
 def _why_not(room: Room, devices: tuple[torch.device, ...]) -> str:
     """In a line why the weights alone do not fit, and what would."""
     free = " and ".join(f"{size / 2**30:.1f}" for size in room.cards)

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from exlchat.engine.card_choice import choose_devices, place
+from exlchat.engine.card_choice import Placed, choose_devices, kinds_of, place
 from exlchat.engine.draft.draft_model import ModelDrafter
 from exlchat.engine.formats.inventory import (
     describe_format,
@@ -314,10 +314,7 @@ def load(
     rows: OpenRows = TorchLayerRows
     if fused is not None and kv_cache != "fp32":
         rows = kernel_rows(fused)
-    # Everything that keys and values depend on besides the ids.
-    context = str(plan.context) if spec.rope_depends_on_context else ""
-    parts = {"model": identity, "rope": f"{spec.ropes} {context}", "cache": kv_cache, "dtype": str(dtype)}
-    root = root_hash(version=KEYS_AND_VALUES, **parts)
+    root = _root(identity, spec, placed, kv_cache, dtype)
     cache = KVCache(spec, kv_cache, dtype, target, plan.context, tokens=plan.tokens, root=root, rows=rows, split=split)
     archive = None if page_folder is None else _archive(cache, page_folder, page_bytes)
     chunk = min(prefill_chunk or _prefill_chunk(target, parameters), MOST_AT_ONCE)
@@ -345,6 +342,17 @@ def load(
     name = "" if draft is None else draft.info.name
     info = dataclasses.replace(info, draft_model=name, without_draft=without_draft)
     return LocalEngine(info, _Parts(tokenizer, transformer, cache, scheduler, archive, draft))
+
+
+def _root(identity: str, spec: ModelSpec, placed: Placed, kv_cache: str, dtype: torch.dtype) -> bytes:
+    """Of everything that keys and values depend on besides the ids."""
+    context = str(placed.plan.context) if spec.rope_depends_on_context else ""
+    parts = {"model": identity, "rope": f"{spec.ropes} {context}", "cache": kv_cache, "dtype": str(dtype)}
+    kinds = kinds_of(placed.split.devices)
+    if len(set(kinds)) > 1:
+        # Each kind sums in an order of its own.
+        parts["cards"] = f"{kinds} {placed.split.ends}"
+    return root_hash(version=KEYS_AND_VALUES, **parts)
 
 
 def _drafter(draft: LocalEngine, tokenizer: Tokenizer, path: Path) -> ModelDrafter:

@@ -12,9 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exlchat.engine import ModelError, card_choice
-from exlchat.engine.card_choice import choose_devices, place
+from exlchat.engine import ModelError, card_choice, engine
+from exlchat.engine.card_choice import Placed, choose_devices, place
 from exlchat.engine.cards.room import PartBytes, Room
+from exlchat.engine.cards.split import LayerSplit
 from exlchat.engine.kv.budget import CachePlan, CacheWishes, bytes_of_layers
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.ext.driver import Driver
@@ -210,3 +211,16 @@ def test_a_card_that_is_too_old_is_left_out_unless_it_is_named(monkeypatch: pyte
     monkeypatch.setattr(card_choice, "ask_driver", lambda: SimpleNamespace(cards=((6, 1), (8, 6)), speeds=(500, 900)))
     assert [device.index for device in choose_devices(CUDA, CardWishes())] == [1]
     assert [device.index for device in choose_devices(CUDA, CardWishes(cards=(0,)))] == [0]
+
+
+def test_pages_on_disk_know_of_cards_that_sum_in_other_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = [SimpleNamespace(major=9, minor=0, multi_processor_count=count) for count in (132, 132, 114)]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: cards[device.index])
+    model_, devices = model(4), [torch.device("cuda", index) for index in range(3)]
+
+    def root(*numbers: int, ends: tuple[int, ...] = (2, 4)) -> bytes:
+        placed = Placed(LayerSplit(tuple(devices[number] for number in numbers), ends), CachePlan(512, 512))
+        return engine._root("m", model_, placed, "fp16", torch.float16)
+
+    assert root(0, ends=(4,)) == root(0, 1) == root(1, 0, ends=(1, 4)) == root(2, ends=(4,))
+    assert len({root(0, 1), root(0, 2), root(2, 0), root(0, 2, ends=(1, 4))}) == 4
