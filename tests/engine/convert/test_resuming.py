@@ -14,13 +14,27 @@ from tests.engine.convert.sources import converted, save_source
 
 # Each attempt is a process of its own; forked, for torch takes two seconds to import.
 _KILLED = """
-import os, random, signal, sys, time, torch
+import os, random, shutil, signal, sys, time, torch
 torch.set_num_threads(1)
 from pathlib import Path
+from exlchat.engine.convert import run
 from exlchat.engine.convert.run import Wishes, convert
 source, out, kills = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 wishes = Wishes(source, out, (4.0, 3.0), torch.device("cpu"), tokens=512, checked=256, verify=True)
 draws = random.Random(7)
+made_of, rows_of = {}, run.rows_of
+
+def once(text, tokenizer, tokens, length):
+    if (len(text), tokens, length) not in made_of:
+        made_of[len(text), tokens, length] = rows_of(text, tokenizer, tokens, length)
+    return made_of[len(text), tokens, length]
+
+# The texts are the same for all attempts: the first one, here, encodes them.
+run.rows_of = once
+try:
+    convert(wishes, lambda step: (_ for _ in ()).throw(InterruptedError), lambda line: None)
+except InterruptedError:
+    shutil.rmtree(f"{out}.work", ignore_errors=True)
 
 def attempt():
     read, write = os.pipe()
@@ -38,7 +52,6 @@ while os.read(read, 1):
     steps += 1
 assert os.waitpid(child, 0)[1] == 0
 out.rename(out.with_name("whole"))
-import shutil
 shutil.rmtree(f"{out}.work")
 ended = 0
 while ended < kills:
