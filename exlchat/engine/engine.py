@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -221,6 +222,26 @@ class LocalEngine:
         _give_memory_back()
 
 
+class _Left:
+    """Whether a load has failed, and its error may still hold what it had taken."""
+
+    behind = False
+
+
+@contextmanager
+def _after_a_failure() -> Iterator[None]:
+    """What a load before this one has left goes first: on a card always, as a model that was dropped may lie there.
+
+    Looking for it takes some 100 ms, which a start on the CPU does not wait for.
+    """
+    if _Left.behind or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        _give_memory_back()
+    _Left.behind = True
+    yield
+    _Left.behind = False
+
+
+@_after_a_failure()
 def load(
     model_dir: str | Path | Checkpoint,
     *,
@@ -274,8 +295,6 @@ def load(
     Raises:
         ModelError: one line that says what is wrong and how to mend it.
     """
-    # What a load before this one left when it failed.
-    _give_memory_back()
     checkpoint = model_dir if isinstance(model_dir, Checkpoint) else Checkpoint(Path(model_dir))
     # Before any weight is read: one that is replaced meanwhile must not get the old weights' pages under its name. Only
     # the disk asks for it.
