@@ -157,6 +157,8 @@ def reserved(reserve: tuple[float, ...], card: int) -> int:
 def _by_speed(there: int) -> tuple[int, ...]:
     """All cards that the kernels run on, the fastest first, and those as fast as each other in the driver's order."""
     driver = ask_driver()
+    if there == 1 or len(driver.cards) != there:
+        return tuple(range(there))
     fit = [number for number in range(there) if driver.cards[number] >= OLDEST] or list(range(there))
     # A virtual card may tell none.
     fastest = max(driver.speeds[number] for number in fit) or 1
@@ -164,7 +166,8 @@ def _by_speed(there: int) -> tuple[int, ...]:
 
 
 def _alike(devices: tuple[torch.device, ...]) -> bool:
-    speeds = [ask_driver().speeds[device.index] for device in devices]
+    known = ask_driver().speeds
+    speeds = [known[device.index] for device in devices if device.index < len(known)] or [0]
     return min(speeds) >= (1 - _ALIKE) * max(speeds)
 
 

@@ -74,6 +74,7 @@ def load_model(
             context=context,
             device=device,
             kv_cache=precision,
+            cards=cards,
             extension=extension,
             build_cache=build_cache,
             on_progress=on_progress,

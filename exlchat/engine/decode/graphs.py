@@ -320,7 +320,8 @@ class DecodeGraphs:
         try:
             wide = self._wide_passes()
             wide.set(ids, positions)
-            wide.forward(sequences)
+            with current(self._plan.device):
+                wide.forward(sequences)
         except torch.OutOfMemoryError as error:
             raise ModelError(NO_MEMORY) from error
         return wide.logits[: len(ids)]
@@ -328,15 +329,16 @@ class DecodeGraphs:
     def _launch_wide(self, key: _Key) -> None:
         """Draws are launched one by one: their kinds in every order would be more graphs than there are passes."""
         wide = self._wide_passes()
-        try:
-            wide.forward(self._sequences)
-        except torch.OutOfMemoryError as error:
-            raise ModelError(NO_MEMORY) from error
         kinds: tuple[DrawKind, ...] = key.draw if isinstance(key.draw, tuple) else ()
-        for row, kind in enumerate(kinds):
-            if (row, kind) not in self._draw_jobs:
-                self._draw_jobs[row, kind] = self._wide_draws[row].jobs(self._kernels, kind)
-            launch_all(self._draw_jobs[row, kind], dependent=False)
+        with current(self._plan.device):
+            try:
+                wide.forward(self._sequences)
+            except torch.OutOfMemoryError as error:
+                raise ModelError(NO_MEMORY) from error
+            for row, kind in enumerate(kinds):
+                if (row, kind) not in self._draw_jobs:
+                    self._draw_jobs[row, kind] = self._wide_draws[row].jobs(self._kernels, kind)
+                launch_all(self._draw_jobs[row, kind], dependent=False)
 
     # Graphs.
 

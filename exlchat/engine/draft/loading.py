@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from exlchat.engine.engine import LocalEngine, load
 from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.text.tokenizer import Tokenizer
 from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.llm.cards import ANY_CARDS, CardWishes
 from exlchat.llm.info import LoadProgress
 
 _LONGEST = 32768
@@ -36,6 +38,7 @@ def load_draft(
     context: int | None,
     device: str,
     kv_cache: str,
+    cards: CardWishes = ANY_CARDS,
     extension: bool,
     build_cache: Path | None,
     on_progress: Callable[[LoadProgress], None] | None,
@@ -44,6 +47,7 @@ def load_draft(
 
     Args:
         context: of the model that it guesses for; other arguments as of `load`.
+        cards: of that model, whose split says nothing of this one.
 
     Raises:
         ModelError: one line that says what is wrong and how to mend it.
@@ -57,6 +61,7 @@ def load_draft(
         kv_cache=kv_cache,
         max_seq_len=own,
         cache_tokens=own,
+        cards=replace(cards, split=()),
         extension=extension,
         build_cache=build_cache,
         on_progress=on_progress,

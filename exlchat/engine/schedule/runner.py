@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
+from exlchat.engine.cards.split import current
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.placement import free_memory
@@ -87,7 +88,9 @@ class Runner:
         sequence.reserve(len(sequence) + len(ids))
         inputs = torch.tensor(ids, device=self.transformer.device)
         try:
-            computed = compute(inputs, len(sequence))
+            # Which card is the current one is a matter of the thread, and each answer may have one of its own.
+            with current(self.transformer.device):
+                computed = compute(inputs, len(sequence))
         except torch.OutOfMemoryError as error:
             free = free_memory(self.transformer.device) / 2**30
             raise ModelError(
