@@ -183,6 +183,26 @@ def test_a_trial_may_begin_before_it_is_asked_for(tmp_path: Path) -> None:
         second.require()
 
 
+def test_a_trial_that_a_failed_load_has_ended_says_nothing_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, endless = tmp_path / "sound", tmp_path / "endless"
+    endless.mkdir()
+    folder.mkdir()
+    child = Child("exlchat.engine.text.tokenizer_trial", seconds=600, memory=10**9, largest=100_000)
+    monkeypatch.setattr(tokenizer_process, "_CHILD", child)
+    folder_of(folder, hostile.content(), name=str(tmp_path))
+    # What is before it keeps the process busy.
+    tokenizer_process.start(folder_of(endless, hostile.ENDLESS["words of any length"]))
+    while child._process is None:
+        time.sleep(0.01)
+    tokenizer_process.start(folder)
+    tokenizer_process.close()
+    assert not tokenizer_process._ahead
+    tokenizer_process.take(folder).require()
+    tokenizer_process.close()
+
+
 def test_a_program_that_ends_does_not_wait_for_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     child = Child("exlchat.engine.text.tokenizer_trial", seconds=600, memory=10**9, largest=100_000)
     monkeypatch.setattr(tokenizer_process, "_CHILD", child)

@@ -90,7 +90,12 @@ def take(folder: Path) -> Trial:
 
 
 def close() -> None:
-    """Ends the process, which is kept for other trials. A later one starts another."""
+    """Ends the process, which is kept for other trials. A later one starts another.
+
+    What was begun ahead and has not been taken ends with it, and says nothing of its tokenizer.
+    """
+    with _lock:
+        _ahead.clear()
     _CHILD.close()
 
 
