@@ -129,10 +129,9 @@ def _why_not(room: Room, devices: tuple[torch.device, ...]) -> str:
             f"has {room.cards[full] / 2**30:.1f} GiB free{shown or '; take fewer bits or a smaller model'}"
         )
     where = "card memory has" if len(room.cards) == 1 else f"the {len(room.cards)} cards have"
-    return (
-        f"{needed}, and {where} {free} GiB free; close other programs, or take fewer bits, a smaller model"
-        f"{' or more cards (--cards)' if len(room.cards) < torch.cuda.device_count() else ''}"
-    )
+    more = len(room.cards) < torch.cuda.device_count()
+    mend = "fewer bits, a smaller model or more cards (--cards)" if more else "fewer bits or a smaller model"
+    return f"{needed}, and {where} {free} GiB free; close other programs, or take {mend}"
 
 
 def _check_layers(split: tuple[int, ...], layers: int) -> None:

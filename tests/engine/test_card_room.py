@@ -182,7 +182,7 @@ def test_cards_as_fast_as_each_other_share_and_the_faster_of_others_is_filled(mo
         (
             CardWishes(reserve=(4.0,)),
             r"m: needs 10\.0 GiB for its weights, and the 2 cards have 2\.0 and 2\.0 GiB free; close other programs, "
-            r"or take fewer bits, a smaller model",
+            r"or take fewer bits or a smaller model",
         ),
         (
             CardWishes(cards=(0,)),
