@@ -53,7 +53,8 @@ def choose_devices(device: str, wishes: CardWishes) -> tuple[torch.device, ...]:
     if len(set(numbers)) < len(numbers):
         raise ModelError(f"--cards {_listed(numbers)} names a card twice; each is used once")
     if len(wishes.split) > len(numbers):
-        what = f"--cards names {len(numbers)}" if wishes.cards else _shown(there)
+        alone = f"{device} is one; name them with --cards" if ":" in device else _shown(there)
+        what = f"--cards names {len(numbers)}" if wishes.cards else alone
         raise ModelError(f"--split {_listed(wishes.split)} is for {len(wishes.split)} cards; {what}")
     if len(wishes.reserve) > 1 and len(wishes.reserve) != len(numbers):
         raise ModelError(

@@ -199,6 +199,12 @@ def test_what_cannot_be_is_a_line_that_says_what_would_work(
         placed_on(cards, CacheWishes())
 
 
+def test_a_split_is_of_cards_that_are_named_where_one_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_cards(monkeypatch, [6 * GIB, 6 * GIB])
+    with pytest.raises(ModelError, match=r"^--split 16,16 is for 2 cards; cuda:0 is one; name them with --cards$"):
+        choose_devices("cuda:0", CardWishes(split=(16, 16)))
+
+
 def test_a_hidden_card_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with_cards(monkeypatch, [6 * GIB])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
