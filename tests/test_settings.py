@@ -188,7 +188,7 @@ def test_an_environment_that_contradicts_the_file_is_named_and_left(file: Path) 
         ("quantize_head = true", ["quantize_head is True", "a whole number"]),
         ("cards = [0, -1]", ["cards is [0, -1]", "a list of numbers, each a whole number, at least 0"]),
         ("cards = [true]", ["cards is [True]", "a list of numbers"]),
-        ('split = "20,12"', ["split is '20,12'", "a list of numbers"]),
+        ('cards = "0,1"', ["cards is '0,1'", "a list of numbers"]),
         ("reserve = [-1.0]", ["reserve is [-1.0]", "a number of at least 0"]),
         ('kv_cache = "q5"', ["kv_cache is 'q5'", "auto, fp32, fp16, fp8, q8, q6, q4"]),
         ("cache_gb = 1e308", ["cache_gb is 1e+308", "at most 100000"]),

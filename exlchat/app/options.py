@@ -33,6 +33,7 @@ class AppOptions:
         first_message: taken as if it were typed as soon as the chat is there.
         incognito: nothing that is said in this start is kept.
         remote: the server that answers, in the place of a model that is loaded here.
+        split: how many layers of `model_path` each card has; by what is free there unless given.
     """
 
     model_path: Path | None
@@ -44,6 +45,7 @@ class AppOptions:
     first_message: str | None = None
     incognito: bool = False
     remote: Remote | None = None
+    split: tuple[int, ...] = ()
 
     def over(self, reading: Reading, remembered: Layer) -> Resolved:
         """What holds in this start: its own layers, the environment, what is remembered of a model, the file."""

@@ -45,38 +45,50 @@ def memory_options(group: argparse._ArgumentGroup) -> None:
 
 
 def card_options(group: argparse._ArgumentGroup) -> None:
-    """Which cards a model lies on, and how much of it on which."""
+    """Which cards a model lies on, and what stays free there."""
     group.add_argument(
         "--cards",
         metavar="N,N",
-        type=setting_typed("cards"),
+        type=_setting_of("cards"),
         help="the cards a model may use, in this order (default: as few as it takes, the fastest first)",
     )
     group.add_argument(
-        "--split", metavar="N,N", type=setting_typed("split"), help="layers on each card (default: by what is free)"
+        "--reserve",
+        metavar="X,X",
+        type=_setting_of("reserve"),
+        help="GiB left free on each card, or on all alike",
     )
+
+
+def split_option(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--reserve", metavar="X,X", type=setting_typed("reserve"), help="GiB left free on each card, or on all alike"
+        "--split",
+        metavar="N,N",
+        type=_layers,
+        default=(),
+        help="layers on each card, in the order in which cards are filled (default: by what is free)",
     )
 
 
-def setting_typed(name: str) -> Callable[[str], Any]:
+def _setting_of(name: str) -> Callable[[str], Any]:
     """An argument type: what may stand in the place of a setting."""
 
     def parse(text: str) -> Any:
         # No help needs it.
         from exlchat.config.schema import SETTINGS
 
-        try:
-            return SETTINGS[name].kind.from_text(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
+        return SETTINGS[name].kind.from_text(text)
 
-    return parse
+    return said(parse)
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    return tuple(whole(1)(part) for part in text.split(","))
 
 
 def model_options(group: argparse._ArgumentGroup) -> None:
     memory_options(group)
+    split_option(group)
     size = group.add_mutually_exclusive_group()
     size.add_argument(
         "--cache-tokens",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _TYPED = (
     *("context", "kv_cache", "cache_tokens", "cache_gb", "disk_gb", "extension", "quantize_head"),
-    *("cards", "split", "reserve"),
+    *("cards", "reserve"),
     *("system", "template", "context_policy", "seed"),
 )
 """Options of the names of their settings."""
@@ -61,6 +61,7 @@ def app_options(
     options = AppOptions(
         None,
         device=typed.device,
+        split=typed.split,
         layers=(_typed(parser, typed, theme),),
         continue_last=continue_last,
         first_message=message,

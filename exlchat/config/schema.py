@@ -237,13 +237,6 @@ class Settings:
         unset="as few as it takes, the fastest first",
         example=(1, 0),
     )
-    split: tuple[int, ...] = _setting(
-        *((), "Model", Numbers(Whole(1)), "next load"),
-        "How many layers each card has.",
-        options=("--split",),
-        unset="by what is free on each",
-        example=(20, 12),
-    )
     reserve: tuple[float, ...] = _setting(
         *((), "Model", Numbers(Number(0, MOST_CACHE_GB)), "next load"),
         "GiB that are left free on each card, or one number for all.",

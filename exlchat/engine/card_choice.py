@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
@@ -13,7 +15,7 @@ from exlchat.engine.kv.budget import CachePlan, CacheWishes, bytes_of_layers, pl
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.engine.placement import choose_device, usable_memory
 from exlchat.ext.driver import VISIBLE_DEVICES, ask_driver
-from exlchat.ext.kv_formats import CacheKind
+from exlchat.ext.kv_formats import PAGE_TOKENS, CacheKind
 from exlchat.ext.targets import OLDEST
 from exlchat.llm.cards import CardWishes
 from exlchat.llm.info import ModelError
@@ -56,9 +58,10 @@ def choose_devices(device: str, wishes: CardWishes) -> tuple[torch.device, ...]:
         alone = f"{device} is one; name them with --cards" if ":" in device else _shown(there)
         what = f"--cards names {len(numbers)}" if wishes.cards else alone
         raise ModelError(f"--split {_listed(wishes.split)} is for {len(wishes.split)} cards; {what}")
-    if len(wishes.reserve) > 1 and len(wishes.reserve) != len(numbers):
+    many = len(wishes.cards) or there
+    if len(wishes.reserve) > 1 and len(wishes.reserve) != many:
         raise ModelError(
-            f"--reserve has {len(wishes.reserve)} numbers for {len(numbers)} cards; give one for all, or one for each"
+            f"--reserve has {len(wishes.reserve)} numbers for {many} cards; give one for all, or one for each"
         )
     return tuple(torch.device("cuda", number) for number in numbers)
 
@@ -86,17 +89,18 @@ def place(
     if devices[0].type == "cpu":
         plan = plan_cache(name, spec, kind, wishes, Room((usable_memory(devices[0]),), weights), at_once=False)
         _check_layers(cards.split, spec.num_layers)
-        return Placed(LayerSplit(devices, _ends(cards.split or (spec.num_layers,))), plan)
+        return Placed(LayerSplit(devices, tuple(accumulate(cards.split or (spec.num_layers,)))), plan)
     _check_layers(cards.split, spec.num_layers)
     least = max(len(cards.split), 1)
     free: list[int] = []
     for number, device in enumerate(devices):
-        free.append(usable_memory(device) - reserved(cards.reserve, number))
-        room = Room(tuple(free), weights, cards.split or None, even=_alike(devices[: number + 1]))
+        free.append(room_on(device, number, cards, usable_memory))
+        room = Room(tuple(free), weights, cards.split or None, even=alike(devices[: number + 1]))
         if len(free) >= least and (cards.split or suffices(spec, kind, wishes, room)):
             break
     if not room.fits([0] * spec.num_layers):
-        raise ModelError(f"{name}: {_why_not(room, devices)}")
+        shortest = bytes_of_layers(spec, kind, CachePlan(PAGE_TOKENS, PAGE_TOKENS))
+        raise ModelError(f"{name}: {_why_not(room, devices, cards, shortest)}")
     plan = plan_cache(name, spec, kind, wishes, room)
     ends = room.ends(bytes_of_layers(spec, kind, plan))
     assert ends is not None
@@ -113,18 +117,23 @@ def kinds_of(devices: tuple[torch.device, ...]) -> list[str]:
     return [f"{card.major}.{card.minor} {card.multi_processor_count}" for card in found]
 
 
-def _why_not(room: Room, devices: tuple[torch.device, ...]) -> str:
-    """In a line why the weights alone do not fit, and what would."""
+def _why_not(room: Room, devices: tuple[torch.device, ...], cards: CardWishes, shortest: list[int]) -> str:
+    """In a line why the weights alone do not fit, and what would.
+
+    Args:
+        shortest: bytes of each layer that the shortest cache takes.
+    """
     free = " and ".join(f"{size / 2**30:.1f}" for size in room.cards)
     needed = f"needs {room.weights.all / 2**30:.1f} GiB for its weights"
     if room.counts is not None:
-        ends: Ends = tuple(enumerate(_ends(room.counts)))
+        ends: Ends = tuple(enumerate(accumulate(room.counts)))
         none = [0] * len(room.weights.layers)
         full = room.over(ends, none)
         assert full is not None
         used = dict(room.used(ends, none))[full]
-        better = Room(room.cards, room.weights).ends(none)
-        shown = "" if better is None else f"; --split {_listed(counts(better))} would fit"
+        better = Room(room.cards, room.weights).ends(shortest) or ()
+        usual = min(counts(better), default=0) > 0 and [card for card, _ in better] == list(range(len(better)))
+        shown = f"; --split {_listed(counts(better))} would fit" if usual else ""
         return (
             f"--split {_listed(room.counts)} puts {float(used) / 2**30:.1f} GiB of weights on {devices[full]}, which "
             f"has {room.cards[full] / 2**30:.1f} GiB free{shown or '; take fewer bits or a smaller model'}"
@@ -132,6 +141,8 @@ def _why_not(room: Room, devices: tuple[torch.device, ...]) -> str:
     where = "card memory has" if len(room.cards) == 1 else f"the {len(room.cards)} cards have"
     more = len(room.cards) < torch.cuda.device_count()
     mend = "fewer bits, a smaller model or more cards (--cards)" if more else "fewer bits or a smaller model"
+    if cards.reserve:
+        mend = f"a smaller --reserve, {mend}"
     return f"{needed}, and {where} {free} GiB free; close other programs, or take {mend}"
 
 
@@ -144,14 +155,19 @@ def _check_layers(split: tuple[int, ...], layers: int) -> None:
         )
 
 
-def _ends(counts: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sum(counts[: card + 1]) for card in range(len(counts)))
+def room_on(device: torch.device, place: int, wishes: CardWishes, usable: Callable[[torch.device], int]) -> int:
+    """Bytes of a card for weights and cache; none where it is so full that it cannot even be asked.
 
-
-def reserved(reserve: tuple[float, ...], card: int) -> int:
-    """Bytes that are left free on a card, which is counted among those that are used."""
-    gigabytes = reserve[min(card, len(reserve) - 1)] if reserve else 0.0
-    return int(gigabytes * 2**30)
+    Args:
+        place: of the card among those that are used.
+        usable: what there is without a reserve.
+    """
+    reserve, which = wishes.reserve, place if wishes.cards else device.index or 0
+    gigabytes = reserve[which if len(reserve) > 1 else 0] if reserve else 0.0
+    try:
+        return max(usable(device) - int(gigabytes * 2**30), 0)
+    except RuntimeError:
+        return 0
 
 
 def _by_speed(there: int) -> tuple[int, ...]:
@@ -165,7 +181,8 @@ def _by_speed(there: int) -> tuple[int, ...]:
     return tuple(sorted(fit, key=lambda number: round((1 - driver.speeds[number] / fastest) / _ALIKE)))
 
 
-def _alike(devices: tuple[torch.device, ...]) -> bool:
+def alike(devices: tuple[torch.device, ...]) -> bool:
+    """Whether cards are about as fast as each other."""
     known = ask_driver().speeds
     speeds = [known[device.index] for device in devices if device.index < len(known)] or [0]
     return min(speeds) >= (1 - _ALIKE) * max(speeds)

@@ -84,12 +84,14 @@ def probe_torch() -> TorchFacts:
         try:
             gpus = tuple(_gpu(index) for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0))
             architectures = tuple(torch.cuda.get_arch_list())
-            if len(gpus) > 1:
-                from exlchat.engine.cards.split import reach_each_other
-
-                together = reach_each_other([torch.device("cuda", index) for index in range(len(gpus))])
         except RuntimeError as error:
             architectures, problem = (), _first_line(error)
+    if len(gpus) > 1:
+        from exlchat.engine.cards.split import reach_each_other
+
+        # Where a card has no room for the trial, nothing is known.
+        with suppress(RuntimeError):
+            together = reach_each_other([torch.device("cuda", index) for index in range(len(gpus))])
     if problem is None and not gpus and said:
         problem = str(said[0].message).splitlines()[0]
     return TorchFacts(torch.__version__, torch.version.cuda, gpus, architectures, problem, together)

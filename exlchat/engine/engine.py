@@ -309,17 +309,15 @@ def load(
     parameters = parameter_count(checkpoint)
     _check_head(quantize_head, kernels=extension and target.type == "cuda")
     head_bits = quantize_head if has_float_head(checkpoint) else None
-    kernels = None
     # Of a float model in float16 they hold little, but its step is captured.
     useful = is_quantized(checkpoint) or head_bits is not None or torch.float16 in dtypes_for(checkpoint, target)
-    if extension and target.type == "cuda" and useful:
-        kernels = open_extension(devices, build_cache, report)
+    quantized = extension and target.type == "cuda" and useful
     wishes = CacheWishes(max_seq_len, cache_tokens, cache_gigabytes)
-    quantized = kernels is not None
     dtype = choose_dtype(checkpoint, target, weight_sizes(checkpoint, stay_quantized=quantized, head_bits=head_bits))
     weights = part_bytes(checkpoint, spec.num_layers, dtype, stay_quantized=quantized, head_bits=head_bits)
     placed = place(str(checkpoint.path), spec, kind, wishes, cards=cards, devices=devices, weights=weights)
     split, plan, target = placed.split, placed.plan, placed.split.first
+    kernels = open_extension(split.devices, build_cache, report) if quantized else None
     prepare_torch(target, parameters)
     # A bfloat16 model comes with kernels for its head alone.
     fused = kernels if dtype == torch.float16 else None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from exlchat.engine.card_choice import choose_devices, reserved
+from exlchat.engine.card_choice import alike, choose_devices, room_on
 from exlchat.engine.cards.room import Room, counts
 from exlchat.engine.formats.inventory import (
     describe_format,
@@ -34,11 +34,13 @@ class Here:
         device: with its index, the first of them.
         room: bytes of each for weights and cache, once the models that this program holds now are gone.
         stays_quantized: whether quantized layers keep their bits there.
+        even: see `Room`.
     """
 
     device: torch.device
     room: tuple[int, ...]
     stays_quantized: bool
+    even: bool = False
 
 
 def look_around(device: str = "auto", *, cards: CardWishes = ANY_CARDS, extension: bool = True) -> Here:
@@ -48,8 +50,9 @@ def look_around(device: str = "auto", *, cards: CardWishes = ANY_CARDS, extensio
         ModelError: there is no such device.
     """
     devices = choose_devices(device, cards)
-    room = tuple(room_without_models(one) - reserved(cards.reserve, number) for number, one in enumerate(devices))
-    return Here(devices[0], room, extension and devices[0].type == "cuda")
+    room = tuple(room_on(one, number, cards, room_without_models) for number, one in enumerate(devices))
+    on_card = devices[0].type == "cuda"
+    return Here(devices[0], room, extension and on_card, even=on_card and alike(devices))
 
 
 def describe(
@@ -93,14 +96,14 @@ def _fit(checkpoint: Checkpoint, spec: ModelSpec, here: Here, wishes: CacheWishe
     kind, none = cache_kind(spec, kv_cache), [0] * spec.num_layers
     for dtype in dtypes_for(checkpoint, here.device):
         weights = part_bytes(checkpoint, spec.num_layers, dtype, stay_quantized=quantized)
-        room = Room(here.room, weights, even=True)
+        room = Room(here.room, weights, even=here.even)
         if room.fits(none):
             break
     else:
         free = " and ".join(f"{size / 2**30:.1f}" for size in here.room)
         return FitReport(weights.all, 0, f"its weights take {weights.all / 2**30:.1f} GiB of {free} free")
-    room = fewest(spec, kind, wishes, room)
     try:
+        room = fewest(spec, kind, wishes, room)
         plan = plan_cache("", spec, kind, wishes, room)
     except ModelError as error:
         return FitReport(weights.all, 0, str(error).removeprefix(": "))

@@ -125,11 +125,14 @@ def is_shortage(error: BaseException) -> bool:
 
 def card_failure(error: BaseException) -> str | None:
     """In a line that a card has failed, and what then helps; `None` where an error says something else."""
-    if is_shortage(error) or not (isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)):
+    ours = isinstance(error, ModelError) or is_shortage(error)
+    if ours or not (isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)):
         return None
     # Whoever launches next is told, so that nobody knows of which of several cards this is.
     reason = str(error).partition("\n")[0]
-    mend = "start exlchat again, and if it fails again leave it out (--cards)"
+    mend = "start exlchat again"
+    if torch.cuda.device_count() > 1:
+        mend += ", and if it fails again leave it out (--cards)"
     return f"a card failed ({reason}); what was said is kept: {mend}"
 
 

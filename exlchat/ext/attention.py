@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from exlchat.ext import functions as c
-from exlchat.ext.job import Job, check, check_on_gpu
+from exlchat.ext.job import Job, check, check_on_gpu, check_together
 from exlchat.ext.kv_formats import CODES4, CODES8, FLOAT8, FLOAT16, PAGE_TOKENS, CacheKind
 from exlchat.ext.library import Library
 
@@ -196,6 +196,7 @@ class Attention:
         }
         tensors = {name: tensor for name, tensor in arguments.items() if tensor is not None}
         check_on_gpu(**tensors)
+        check_together(*tensors.values())
         job = c.CAttention(
             **{name: tensor.data_ptr() for name, tensor in tensors.items()},
             page_stride=pages.page_stride,

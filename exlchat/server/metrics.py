@@ -128,7 +128,11 @@ def _of_engine(engine: Engine | None) -> Iterator[str]:
         memory = engine.memory_report()
         yield from _told("exlchat_memory_bytes", "gauge", "Memory in use.")
         known = {"weights": memory.weights, "cache": memory.cache, "program": memory.program}
-        for what, many_bytes in {**known, **{card.name: card.used for card in memory.cards}}.items():
+        if memory.cards:
+            known["card"] = sum(card.used for card in memory.cards)
+        if len(memory.cards) > 1:
+            known |= {card.name: card.used for card in memory.cards}
+        for what, many_bytes in known.items():
             yield f'exlchat_memory_bytes{{of="{what}"}} {many_bytes}'
 
 

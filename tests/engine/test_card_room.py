@@ -177,12 +177,12 @@ def test_cards_as_fast_as_each_other_share_and_the_faster_of_others_is_filled(mo
         (CardWishes(split=(20, 20)), r"--split 20,20 is 40 layers; this model has 32, as in --split 16,16"),
         (
             CardWishes(split=(28, 4)),
-            r"m: --split 28,4 puts 8\.0 GiB of weights on cuda:0, which has 6\.0 GiB free; --split 20,12 would fit",
+            r"m: --split 28,4 puts 8\.0 GiB of weights on cuda:0, which has 6\.0 GiB free; --split 19,13 would fit",
         ),
         (
             CardWishes(reserve=(4.0,)),
             r"m: needs 10\.0 GiB for its weights, and the 2 cards have 2\.0 and 2\.0 GiB free; close other programs, "
-            r"or take fewer bits or a smaller model",
+            r"or take a smaller --reserve, fewer bits or a smaller model",
         ),
         (
             CardWishes(cards=(0,)),
@@ -203,6 +203,28 @@ def test_a_split_is_of_cards_that_are_named_where_one_is_measured(monkeypatch: p
     with_cards(monkeypatch, [6 * GIB, 6 * GIB])
     with pytest.raises(ModelError, match=r"^--split 16,16 is for 2 cards; cuda:0 is one; name them with --cards$"):
         choose_devices("cuda:0", CardWishes(split=(16, 16)))
+
+
+def test_what_is_reserved_is_of_the_card_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its number, or by its place among those that are named; a card that cannot be asked has no room."""
+    with_cards(monkeypatch, [24 * GIB, 24 * GIB], [900, 4800])
+
+    def room(cards: tuple[int, ...] = ()) -> list[int]:
+        wishes = CardWishes(cards=cards, reserve=(20.0, 0.0))
+        devices = choose_devices(CUDA, wishes)
+        return [
+            card_choice.room_on(device, number, wishes, card_choice.usable_memory) // GIB
+            for number, device in enumerate(devices)
+        ]
+
+    assert room() == [24, 4]  # the second card is the faster one
+    assert room((0, 1)) == [4, 24]
+    assert room((1, 0)) == [4, 24]
+
+    def refuse(_: torch.device) -> int:
+        raise torch.AcceleratorError("CUDA error: out of memory")
+
+    assert card_choice.room_on(torch.device("cuda:1"), 1, CardWishes(), refuse) == 0
 
 
 def test_a_hidden_card_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

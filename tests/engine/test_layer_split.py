@@ -126,6 +126,7 @@ def test_a_card_that_fails_in_an_answer_is_one_line_and_the_next_answer_comes(
         really(self, index, *arguments, **named)
 
     monkeypatch.setattr(Transformer, "layer", fail)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     line = r"^a card failed \(CUDA error: unspecified launch failure\); what was said is kept: start exlchat again, "
     with pytest.raises(ModelError, match=line + r"and if it fails again leave it out \(--cards\)$"):
         answer(model, IDS)

@@ -16,6 +16,7 @@ from exlchat.engine.formats import exl2_writer, gptq_writer
 from exlchat.engine.formats.exl2_writer import Section
 from exlchat.engine.formats.gptq_writer import GptqRecipe
 from exlchat.engine.kv.cache import KVCache
+from exlchat.engine.kv.memory import PageTables
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
@@ -155,3 +156,18 @@ def test_models_that_decode_through_plain_torch_say_why(tmp_path: Path) -> None:
     assert why_not(dense, new_cache(dense, 1).cache) is None
     exact = open_transformer(tmp_path)
     assert why_not(exact, new_cache(exact, 1, "fp32").cache) == "it computes in torch.float32 with a cache in fp32"
+
+
+@pytest.mark.usefixtures("decoded_once")
+@torch.inference_mode()
+def test_each_card_reads_tables_of_its_own(tmp_path: Path) -> None:
+    """Where all layers lie on the second card, nothing reads what the first one's tables hold."""
+    path = written("gptq", tmp_path, tied=False)
+    one_order_for_gate_and_up(path)
+    transformer = open_quantized(path)
+    ids = torch.randint(391, (40,), generator=torch.Generator().manual_seed(3)).tolist()
+    wanted = chain_logits(transformer, ids, 30)
+    with pytest.MonkeyPatch.context() as patch:
+        really = PageTables.of
+        patch.setattr(PageTables, "of", lambda self, narrow, card=0: really(self, narrow, card) + 1000 * (card == 0))
+        assert torch.equal(chain_logits(over_cards(transformer, 0, 2), ids, 30), wanted)

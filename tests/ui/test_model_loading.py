@@ -16,9 +16,10 @@ from exlchat.app.runtime.model_state import ModelState
 from exlchat.app.services import open_services
 from exlchat.cli import main as cli
 from exlchat.cli import typed_options
-from exlchat.config.files import save_setting
-from exlchat.config.layers import resolve
+from exlchat.config.files import read_settings, save_setting
+from exlchat.config.layers import Layer, resolve
 from exlchat.config.layers import typed as given
+from exlchat.llm.cards import CardWishes
 from exlchat.llm.info import ModelError
 from tests.chat.scripted_engine import ScriptedEngine
 from tests.random_models import save_random_llama
@@ -148,3 +149,15 @@ def test_that_nobody_drafts_is_told_with_the_model() -> None:
     info = replace(ScriptedEngine().info, without_draft="small does not draft for large: why\x1b[2J")
     told = state.learn(Loaded(info))
     assert told == "small does not draft for large: why␛[2J"
+
+
+def test_a_split_is_of_the_model_that_it_was_typed_with(
+    tmp_path: Path, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    save_setting("cards", [1, 0])
+    options = AppOptions(tmp_path / "first", split=(20, 12))
+    for name in ("first", "other"):
+        with pytest.raises(ModelError, match="far enough"):
+            load_wanted(tmp_path / name, options, options.over(read_settings(), Layer("remembered")), kept=False)
+    assert [call["cards"] for call in asked] == [CardWishes((1, 0), (20, 12)), CardWishes((1, 0))]

@@ -89,7 +89,6 @@ ORDER: dict[str, tuple[tuple[Any, Any, Any], tuple[str, ...], Loaded]] = {
     "kv_cache": (("q8", "q4", "auto"), ("--kv-cache", "auto"), loading("kv_cache")),
     "extension": ((True, False, True), ("--ext",), loading("extension")),
     "cards": (((0,), (1, 0), (0, 1)), ("--cards", "0,1"), loading("cards")),
-    "split": (((20, 12), (16, 16), (32,)), ("--split", "32"), loading("split")),
     "reserve": (((1.0,), (1.0, 2.5), (0.0,)), ("--reserve", "0"), loading("reserve")),
     "quantize_head": ((4, 6, 8), ("--quantize-head", "8"), loading("quantize_head")),
     "cache_tokens": ((512, 1024, 2048), ("--cache-tokens", "2048"), loading("cache_tokens")),

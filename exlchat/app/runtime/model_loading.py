@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -132,7 +133,8 @@ def load_wanted(
         kv_cache=held.value("kv_cache"),
         context=held.value("context"),
         cache_sizes=cache_sizes if kept else cache_sizes.in_memory_only(),
-        cards=card_wishes(options, held),
+        # Another model has other layers.
+        cards=replace(card_wishes(options, held), split=options.split if model_path == options.model_path else ()),
         extension=held.value("extension"),
         quantize_head=head if typed_head else None,
         usual_head=None if typed_head else head,
@@ -145,8 +147,10 @@ def load_wanted(
 def card_wishes(options: AppOptions, held: Resolved) -> CardWishes:
     """What holds of the cards; of the settings, which say nothing about the CPU, only where one is used."""
     on_card = _on_gpu(options.device)
-    names = ("cards", "split", "reserve")
-    return CardWishes(*(held.value(name) if on_card or held.source(name) == "typed" else () for name in names))
+    cards, reserve = (
+        held.value(name) if on_card or held.source(name) == "typed" else () for name in ("cards", "reserve")
+    )
+    return CardWishes(cards, reserve=reserve)
 
 
 def engine_for(

@@ -33,6 +33,8 @@ class CapturedSteps(Generic[_Key]):
         self, plans: Sequence[DecodePlan], made: Callable[[_Key], list[list[Launch]]], *, dependent: bool
     ) -> None:
         self._plans, self._made, self._dependent = plans, made, dependent
+        # Torch's own stream for captures is of the card that was the first to need one.
+        self._asides = [torch.cuda.Stream(plan.device) for plan in plans]  # type: ignore[no-untyped-call]
         self._jobs: dict[_Key, list[list[Launch]]] = {}
         """They keep alive what the graphs point to."""
         self._graphs: dict[_Key, list[torch.cuda.CUDAGraph | None]] = {}
@@ -57,7 +59,7 @@ class CapturedSteps(Generic[_Key]):
                     launch_all(jobs, dependent=False)
                 else:
                     graph.replay()
-            if number + 1 < len(self._plans):
+            if rows and number + 1 < len(self._plans):
                 plan.send(rows)
 
     def prepare(self, key: _Key) -> None:
@@ -67,15 +69,13 @@ class CapturedSteps(Generic[_Key]):
         """
         if key not in self._graphs:
             self._graphs[key] = [
-                self._captured(plan.device, jobs) if jobs else None
-                for plan, jobs in zip(self._plans, self.jobs(key), strict=True)
+                self._captured(plan.device, aside, jobs) if jobs else None
+                for plan, aside, jobs in zip(self._plans, self._asides, self.jobs(key), strict=True)
             ]
 
-    def _captured(self, device: torch.device, jobs: list[Launch]) -> torch.cuda.CUDAGraph:
+    def _captured(self, device: torch.device, aside: torch.cuda.Stream, jobs: list[Launch]) -> torch.cuda.CUDAGraph:
         with current(device), refusals_named("the decode step"):
             stream = torch.cuda.current_stream(device)
-            # Torch's own stream for captures is of the card that was the first to need one.
-            aside = torch.cuda.Stream(device) if len(self._plans) > 1 else None  # type: ignore[no-untyped-call]
             try:
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph, stream=aside):

@@ -210,7 +210,9 @@ class DecodeGraphs:
 
     def running(self) -> bool:
         """Whether something launched has not ended. Raises `RuntimeError` when the device has failed."""
-        return not torch.cuda.current_stream(self._plan.device).query()
+        # Each is asked: what waits for a card that has failed only seems to run.
+        ended = [torch.cuda.current_stream(plan.device).query() for plan in self._plans]
+        return not all(ended)
 
     # Several sequences that feed themselves.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from exlchat.engine.cards.split import placed_on
 from exlchat.engine.layers.norms import Norm
 from exlchat.engine.layers.quantized_linear import Launch
 from exlchat.ext.layout import PackedMatrix
@@ -48,8 +49,8 @@ class Reader:
         """The same, filled on another card, from where it has to be sent."""
         row, copy = torch.zeros_like(self.filled, device=device), self.copy
         if isinstance(copy, NormCopy):
-            return replace(self, copy=NormCopy(row, copy.scatter.to(device), copy.weight.to(device)))
-        return replace(self, copy=NormedCopy(row, None if copy.scatter is None else copy.scatter.to(device)))
+            return replace(self, copy=NormCopy(row, placed_on(copy.scatter, device), placed_on(copy.weight, device)))
+        return replace(self, copy=NormedCopy(row, None if copy.scatter is None else placed_on(copy.scatter, device)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,7 +256,7 @@ class _Walk:
         rope = spec.layer_ropes[index]
         if rope is not None and spec.ropes[rope].query_beta:
             jobs.append(self._scale_queries(heads, rope))
-        table = plan.tables.of(spec.windows[index] > 0)
+        table = plan.tables.of(spec.windows[index] > 0, plan.card)
         jobs.append(
             self._kernels.attention(
                 heads,

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from exlchat.engine.cards.split import LayerSplit, current
+from exlchat.engine.cards.split import LayerSplit, current, placed_on
 from exlchat.engine.decode.experts import ExpertRows, UnfitError, pack_experts
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.layers.experts import Experts, Mlp, SharedExpert
@@ -68,9 +68,11 @@ def load_ends(spec: ModelSpec, loader: LayerLoader, has_head: bool, *, last: Lay
         positions = loader.tensor("model.embed_positions.weight", (spec.max_position_embeddings, spec.hidden_size))
     norm = _Weights(spec, last).norm("model.norm")
     with current(last.device):
-        head: Linear | QuantizedLinear = Linear(embedding.to(last.device))
+        head: Linear | QuantizedLinear
         if has_head or not spec.tied_head:
             head = last.linear("lm_head", spec.hidden_size, spec.vocab_size, bias=False)
+        else:
+            head = Linear(placed_on(embedding, last.device))
         if isinstance(head, Linear):
             head = last.float_head(head)
     return Ends(embedding, norm, head, positions)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from exlchat.engine.cards.split import placed_on
 from exlchat.engine.model.spec import HeadNorms, NormKind
 
 
@@ -31,7 +32,11 @@ class Norm:
         return self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
 
     def on(self, device: torch.device) -> Norm:
-        return replace(self, weight=self.weight.to(device), bias=None if self.bias is None else self.bias.to(device))
+        return replace(
+            self,
+            weight=placed_on(self.weight, device),
+            bias=None if self.bias is None else placed_on(self.bias, device),
+        )
 
     def __call__(self, x: Tensor) -> Tensor:
         """float32 `[..., width]` -> float32 of the same shape."""

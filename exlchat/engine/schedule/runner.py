@@ -92,7 +92,7 @@ class Runner:
             with current(self.transformer.device):
                 computed = compute(inputs, len(sequence))
         except torch.OutOfMemoryError as error:
-            free = free_memory(self.transformer.device) / 2**30
+            free = min(map(free_memory, self.transformer.split.devices)) / 2**30
             raise ModelError(
                 f"no memory to compute {len(ids):,} tokens at once ({free:.2f} GiB are free beside weights and cache); "
                 "load with a smaller --context or --kv-cache q4"
