@@ -77,9 +77,12 @@ def _setting_of(name: str) -> Callable[[str], Any]:
         # No help needs it.
         from exlchat.config.schema import SETTINGS
 
-        return SETTINGS[name].kind.from_text(text)
+        try:
+            return SETTINGS[name].kind.from_text(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"it {error}") from None
 
-    return said(parse)
+    return parse
 
 
 def _layers(text: str) -> tuple[int, ...]:

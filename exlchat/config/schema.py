@@ -231,7 +231,7 @@ class Settings:
         example=8,
     )
     cards: tuple[int, ...] = _setting(
-        *((), "Model", Numbers(Whole()), "next load"),
+        *((), "Model", Numbers(Whole(0, 255)), "next load"),
         "Which cards a model may use, in this order, counted from 0.",
         options=("--cards",),
         unset="as few as it takes, the fastest first",
