@@ -63,7 +63,9 @@ def test_two_windows_on_one_conversation(tmp_path: Path) -> None:
             assert "not seen by one" in two.screen()
             assert [message.text for message in store.load(here.id).branch][-1] == "not seen by one"
             two.keys("Enter")
-            one.wait_for("And how do I search")
+            one.wait_for("▌ And how do I search")
+            # The draft was shown here, too, and goes a moment later.
+            one.wait_for("Write a message")
             store.close()
             quits(two, "/quit")
         quits(one, "/quit")
