@@ -86,11 +86,10 @@ def place(
     Raises:
         ModelError: the model does not fit, or not as wished.
     """
+    _check_layers(cards.split, spec.num_layers)
     if devices[0].type == "cpu":
         plan = plan_cache(name, spec, kind, wishes, Room((usable_memory(devices[0]),), weights), at_once=False)
-        _check_layers(cards.split, spec.num_layers)
         return Placed(LayerSplit(devices, tuple(accumulate(cards.split or (spec.num_layers,)))), plan)
-    _check_layers(cards.split, spec.num_layers)
     least = max(len(cards.split), 1)
     free: list[int] = []
     for number, device in enumerate(devices):
