@@ -20,7 +20,6 @@ MAX_SPLITS = 64
 CACHE_FORMATS = {FLOAT16: c.CACHE_HALF, FLOAT8: c.CACHE_FLOAT8, CODES8: c.CACHE_CODES8, CODES4: c.CACHE_CODES4}
 """What the kernels read."""
 _TILE = 8  # query heads of a block
-_MOST_TOKENS = 8
 _MOST_ROWS = 2**31
 
 
@@ -87,14 +86,23 @@ class AttentionScratch:
     Args:
         splits: 1 to 64 blocks over which the tokens of a head are spread; `best_splits` knows a good number.
         rows: the most new tokens of a call.
+        least: tokens that a block takes at least. Of one row short pieces fill the card; of many each would only wait.
     """
 
     def __init__(
-        self, heads: int, kv_heads: int, head_dim: int, splits: int, device: torch.device, *, rows: int = 1
+        self,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        splits: int,
+        device: torch.device,
+        *,
+        rows: int = 1,
+        least: int = 0,
     ) -> None:
         if not 1 <= splits <= MAX_SPLITS:
             raise ValueError(f"splits is {splits}; it must be 1 to {MAX_SPLITS}")
-        self.splits = splits
+        self.splits, self.least = splits, least
         self.partial = torch.empty(rows, *_scratch_shape(heads, kv_heads, head_dim, splits), device=device)
         self.tickets = torch.zeros(rows, _blocks(heads, kv_heads), dtype=torch.int32, device=device)
 
@@ -141,7 +149,7 @@ class Attention:
         those before it.
 
         Args:
-            qkv: float16 `[rows, heads + 2 * kv_heads, head_dim]` of 1 to 8 tokens, biases added, before norms and
+            qkv: float16 `[rows, heads + 2 * kv_heads, head_dim]` of 1 to 128 tokens, biases added, before norms and
                 rotary positions; without the first dimension for one.
             out: float16 `[rows, heads * head_dim]` or, with `scatter`, `[rows, stored]`, and without the first
                 dimension where `qkv` has none; places that nothing scatters to stay.
@@ -162,7 +170,7 @@ class Attention:
         heads = qkv.shape[-2] - 2 * kv_heads
         if heads < 1 or heads % kv_heads:
             raise ValueError(f"qkv has {qkv.shape[-2]} rows, which do not fit {kv_heads} key-value heads")
-        if not 1 <= rows <= min(_MOST_TOKENS, len(scratch.tickets)):
+        if not 1 <= rows <= min(c.WIDE_ROWS, len(scratch.tickets)):
             raise ValueError(f"position is of {rows} tokens; scratch and kernels take 1 to {len(scratch.tickets)}")
         first = () if rows == 1 and qkv.ndim == 2 else (rows,)
         check("qkv", qkv, torch.float16, (*first, heads + 2 * kv_heads, head_dim))
@@ -214,6 +222,7 @@ class Attention:
             splits=scratch.splits,
             interleaved=rules.interleaved,
             rows=rows,
+            least=scratch.least,
             out_stride=out.shape[-1],
             table_stride=0 if page_table.ndim == 1 else page_table.stride(0),
         )

@@ -73,6 +73,11 @@ class ChainRules:
     sheltered: Tensor | None = None
 
 
+def chain_bytes(vocab: int, room: int) -> int:
+    """What a `ChainState` takes of the device, rounded up."""
+    return (30 + c.CHAIN_SCRATCH_BYTES_A_TOKEN) * vocab + 4 * room + c.CHAIN_SCRATCH_BYTES + 2**20
+
+
 class ChainState:
     """What the jobs of this module keep on the device, with fixed addresses.
 
@@ -183,14 +188,7 @@ class ChainKernels:
         check("logits", logits, torch.float32, (state.vocab,))
         check("position", position, torch.int32, (1,))
         check_on_gpu(logits=logits, position=position, state=state.chain, sampler=sampler.draw)
-        tensors = (
-            *(logits, state.adjusted, sampler.draw, state.chain, position, state.context, state.bias),
-            *(state.barred_until, state.mask, state.breakers),
-            *(state.counted, state.newest, state.repeated, state.numbers, state.ends),
-        )
-        pointers = [tensor.data_ptr() for tensor in tensors]
-        blocks = min(-(-state.room // 256), 2 * _processors(logits.device))
-        return Job(self._adjust, c.CAdjust(*pointers, state.vocab, state.room, blocks), tensors)
+        return Job(self._adjust, *adjust_structure(logits, state, sampler, position))
 
     def draw_adjusted(self, state: ChainState, sampler: SamplerState, *, token: Tensor, position: Tensor) -> Job:
         """Any chain of steps over `state.adjusted`, as one kernel, which draws a token and ends the step.
@@ -205,13 +203,33 @@ class ChainKernels:
         check("token", token, torch.int64, (1,))
         check("position", position, torch.int32, (1,))
         check_on_gpu(state=state.adjusted, token=token, position=position, sampler=sampler.draw)
-        sample, tensors = sample_structure(
-            state.adjusted, sampler, token, position, context=state.context, numbers=state.numbers
-        )
-        more = (state.chain, state.sheltered, state.ends, state.scratch)
-        blocks = min(_processors(token.device), c.CHAIN_BLOCKS)
-        job = c.CChainJob(sample, *(tensor.data_ptr() for tensor in more), blocks)
-        return Job(self._chain, job, (*tensors, *more))
+        return Job(self._chain, *chain_structure(state, sampler, token, position))
+
+
+def adjust_structure(
+    logits: Tensor, state: ChainState, sampler: SamplerState, position: Tensor
+) -> tuple[c.CAdjust, tuple[Tensor, ...]]:
+    """The C structure of checked tensors, and all that it points to."""
+    tensors = (
+        *(logits, state.adjusted, sampler.draw, state.chain, position, state.context, state.bias),
+        *(state.barred_until, state.mask, state.breakers),
+        *(state.counted, state.newest, state.repeated, state.numbers, state.ends),
+    )
+    pointers = [tensor.data_ptr() for tensor in tensors]
+    blocks = min(-(-state.room // 256), 2 * _processors(logits.device))
+    return c.CAdjust(*pointers, state.vocab, state.room, blocks), tensors
+
+
+def chain_structure(
+    state: ChainState, sampler: SamplerState, token: Tensor, position: Tensor
+) -> tuple[c.CChainJob, tuple[Tensor, ...]]:
+    """The C structure of checked tensors, and all that it points to."""
+    sample, tensors = sample_structure(
+        state.adjusted, sampler, token, position, context=state.context, numbers=state.numbers
+    )
+    more = (state.chain, state.sheltered, state.ends, state.scratch)
+    blocks = min(_processors(token.device), c.CHAIN_BLOCKS)
+    return c.CChainJob(sample, *(tensor.data_ptr() for tensor in more), blocks), (*tensors, *more)
 
 
 def _processors(device: torch.device) -> int:

@@ -41,7 +41,7 @@ def _values(names: str) -> list[int]:
     return [CONSTANTS[name] for name in names.split()]
 
 
-MAX_MATRICES, EXPERT_MATRICES, MAX_ROWS = _values("MAX_MATRICES EXPERT_MATRICES MAX_ROWS")
+MAX_MATRICES, EXPERT_MATRICES, MAX_ROWS, WIDE_ROWS = _values("MAX_MATRICES EXPERT_MATRICES MAX_ROWS WIDE_ROWS")
 X_HALF, X_NORM = _values("X_HALF X_NORM")
 Y_HALF, Y_ADD, Y_GATED, Y_FLOAT, Y_ACTIVATED = _values("Y_HALF Y_ADD Y_GATED Y_FLOAT Y_ACTIVATED")
 SILU, GELU_TANH, GELU_ERF, SWIGLU_OAI = _values("SILU GELU_TANH GELU_ERF SWIGLU_OAI")
@@ -51,6 +51,7 @@ GEMM_BLOCK_BYTES, GEMM_MAX_ROWS = _values("GEMM_BLOCK_BYTES GEMM_MAX_ROWS")
 SETTLE_WIDTH, SETTLE_SLOTS = _values("SETTLE_WIDTH SETTLE_SLOTS")
 MAX_VOCAB, SAMPLE_SCRATCH_BYTES = _values("MAX_VOCAB SAMPLE_SCRATCH_BYTES")
 DRY_MOST, CHAIN_BLOCKS, ADJUST_IDS = _values("DRY_MOST CHAIN_BLOCKS ADJUST_IDS")
+ROW_PLAIN, ROW_ADJUSTED, ROW_CHAIN, ROW_NONE = _values("ROW_PLAIN ROW_ADJUSTED ROW_CHAIN ROW_NONE")
 (CHAIN_SCRATCH_BYTES,) = _values("CHAIN_SCRATCH_BYTES")
 MAX_EXPERTS, MAX_CHOSEN, MAX_SLOTS = _values("MAX_EXPERTS MAX_CHOSEN MAX_SLOTS")
 (MAX_DENSE_INPUTS,) = _values("MAX_DENSE_INPUTS")
@@ -151,6 +152,14 @@ class CAdjust(Structure):
 
 class CChainJob(Structure):
     _fields_ = _fields("ExlChainJob")
+
+
+class CRowDraw(Structure):
+    _fields_ = _fields("ExlRowDraw")
+
+
+class CDrawRows(Structure):
+    _fields_ = _fields("ExlDrawRows")
 
 
 class CRoute(Structure):

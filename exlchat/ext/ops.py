@@ -8,6 +8,7 @@ from exlchat.ext.experts import ExpertKernels
 from exlchat.ext.gemm import RowProducts
 from exlchat.ext.heads import HeadKernels
 from exlchat.ext.library import Library
+from exlchat.ext.many_draws import ManyDrawKernels
 from exlchat.ext.pages import PageKernels
 from exlchat.ext.products import Products
 from exlchat.ext.prompt import PromptKernels
@@ -25,6 +26,7 @@ class Kernels(
     Attention,
     SamplerKernels,
     ChainKernels,
+    ManyDrawKernels,
     PromptKernels,
     PageKernels,
     RoundingKernels,
@@ -37,6 +39,7 @@ class Kernels(
         Attention.__init__(self, library)
         SamplerKernels.__init__(self, library)
         ChainKernels.__init__(self, library)
+        ManyDrawKernels.__init__(self, library)
         PromptKernels.__init__(self, library)
         PageKernels.__init__(self, library)
         ExpertKernels.__init__(self, library)

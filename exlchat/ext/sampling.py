@@ -33,12 +33,15 @@ class TokenRing:
     number in the upper 32 bits, status in the next 8, token in the lowest 24.
 
     Args:
+        words: its memory, filled with -1; its own unless given.
         pinned: page-locked, as a GPU needs it. Its address is the same for both on 64-bit Linux (unified addressing).
     """
 
-    def __init__(self, *, pinned: bool = True) -> None:
+    def __init__(self, words: Tensor | None = None, *, pinned: bool = True) -> None:
         # No step is -1: its sequence number would be 2**32 - 1 with a status that does not exist.
-        self.words = torch.full((RING_SLOTS,), -1, dtype=torch.int64, pin_memory=pinned)
+        if words is None:
+            words = torch.full((RING_SLOTS,), -1, dtype=torch.int64, pin_memory=pinned)
+        self.words = words
         self._view = self.words.numpy().data
 
     @torch.inference_mode()
@@ -52,6 +55,16 @@ class TokenRing:
         if (word >> 32) % _SEQUENCES != sequence % _SEQUENCES:
             return None
         return word & 0xFFFFFF, word >> 24 & 0xFF
+
+
+class SamplerMemory:
+    """Of so many samplers."""
+
+    def __init__(self, rows: int, device: torch.device) -> None:
+        self.words = torch.full((rows, RING_SLOTS), -1, dtype=torch.int64, pin_memory=device.type == "cuda")
+        self.draws = torch.zeros(rows, ctypes.sizeof(c.CDraw), dtype=torch.uint8, device=device)
+        """The `CDraw` of each."""
+        self.scratch = torch.zeros(rows, c.SAMPLE_SCRATCH_BYTES, dtype=torch.uint8, device=device)
 
 
 def c_draw(
@@ -94,12 +107,15 @@ class SamplerState:
     """What a sampler keeps on the device between steps, and the host's end of it.
 
     Captured graphs hold its addresses: settings change by `set`, without capturing again.
+
+    Args:
+        among: of many, the number of this one and the memory of all.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.ring = TokenRing(pinned=device.type == "cuda")
-        self.draw = torch.zeros(ctypes.sizeof(c.CDraw), dtype=torch.uint8, device=device)
-        self.scratch = torch.zeros(c.SAMPLE_SCRATCH_BYTES, dtype=torch.uint8, device=device)
+    def __init__(self, device: torch.device, among: tuple[int, SamplerMemory] | None = None) -> None:
+        row, memory = among or (0, SamplerMemory(1, device))
+        self.ring = TokenRing(memory.words[row])
+        self.draw, self.scratch = memory.draws[row], memory.scratch[row]
         self._staging = torch.zeros(len(self.draw), dtype=torch.uint8, pin_memory=device.type == "cuda")
 
     def set(self, draw: c.CDraw) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,8 @@ from exlchat.engine.layers.quantized_linear import Launch
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.sampling import NotNumbersError
 from exlchat.engine.sampling.device import DeviceDraws
+from exlchat.ext.functions import CDraw
+from exlchat.ext.many_draws import DrawnRow, RowKind
 from exlchat.ext.sampling import DRAWN, SamplerState
 from tests.engine.decoding import relative_error
 from tests.engine.reference_kernels import ReferenceJob, ReferenceKernels
@@ -53,6 +56,19 @@ class Kernels(ReferenceKernels):
 
     def draw_adjusted(self, chain: Any, state: SamplerState, *, token: Tensor, position: Tensor) -> ReferenceJob:
         return self.sample(chain.adjusted, state, token=token, position=position)
+
+    def draw_rows(self, _: object, rows: Sequence[DrawnRow], kinds: Sequence[RowKind]) -> list[ReferenceJob]:
+        """Counted by the host's structures, which wide passes write where the device would read them."""
+
+        def work(row: DrawnRow) -> None:
+            draw = CDraw.from_buffer(row.sampler.draw.numpy())
+            draw.sequence += 1
+            best = int(row.logits.argmax())
+            row.sampler.ring.words[draw.sequence % 64] = draw.sequence << 32 | DRAWN << 24 | best
+            row.token.fill_(best)
+            row.position.add_(1)
+
+        return [ReferenceJob(partial(work, row)) for row, kind in zip(rows, kinds, strict=True) if kind != "none"]
 
 
 class Chain:
@@ -96,11 +112,12 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def in_any_memory(*sizes: Any, pin_memory: bool = False, **known: Any) -> Tensor:
         return zeros(*sizes, **known)
 
-    @contextmanager
-    def capture(graph: Graph, **_: object) -> Iterator[None]:
+    def capture(work: Callable[[], object], _other: object) -> Graph:
+        graph = Graph()
         capturing.append(graph)
-        yield
+        work()
         capturing.clear()
+        return graph
 
     def launch_all(jobs: Sequence[Launch], *, dependent: bool) -> None:
         if capturing:
@@ -111,11 +128,9 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     nothing = SimpleNamespace(synchronize=lambda: None, record=lambda: None)
     for name, value in {
-        "CUDAGraph": Graph,
-        "graph": capture,
         "Event": lambda: nothing,
         "current_stream": lambda _device: None,
-        "set_stream": lambda _stream: None,
+        "stream": lambda _stream: nullcontext(),
         "Stream": lambda _device: None,
         "synchronize": lambda _device: None,
     }.items():
@@ -123,6 +138,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "zeros", in_any_memory)
     monkeypatch.setattr(graphs, "launch_all", launch_all)
     monkeypatch.setattr(captured, "launch_all", launch_all)
+    monkeypatch.setattr(captured, "captured", capture)
     monkeypatch.setattr(graphs, "splits_of", lambda _spec, _device: 3)
     monkeypatch.setattr("exlchat.engine.decode.draws.ChainState", Chain)
     monkeypatch.setattr("exlchat.engine.decode.draws.SamplerState", Sampler)
@@ -249,7 +265,6 @@ def test_more_tokens_than_rows_and_logits_that_are_no_numbers(transformer: Trans
 @pytest.fixture
 def wide(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is captured is computed again."""
-    monkeypatch.setattr(graphs, "_MOST_ROWS", MOST_ROWS)
     monkeypatch.setattr(WidePasses, "_capture", lambda self, size: SimpleNamespace(replay=lambda: self._compute(size)))
 
 
@@ -274,11 +289,12 @@ def test_more_rows_than_a_step_takes_go_on_as_each_alone(kv_cache: str, pages: i
     for one, length in zip(sequences, lengths, strict=True):
         one.cut(length)
         one.reserve(length + 3)
-    owner.begin_rows([DecodeRow(sequence, [*sequence.ids, 7], BEST) for sequence in sequences])
+    begun = {place: DecodeRow(sequence, [*sequence.ids, 7], BEST) for place, sequence in enumerate(sequences)}
+    assert owner.put_rows(sequences, begun) == 0
     for _ in range(3):
-        owner.launch()
+        owner.launch_wide()
     for row, drawn in enumerate(zip(*tokens[1:], strict=True)):
-        assert [owner.row_ring(row).read(number) for number in range(1, 4)] == [(one, DRAWN) for one in drawn]
+        assert [owner.place_ring(row).read(number) for number in range(1, 4)] == [(one, DRAWN) for one in drawn]
     # What only fills up takes no page from anybody else.
     owner.forward(sequences[0], 7, len(sequences[0]))
     assert owner._cache.pool.free == pages - count

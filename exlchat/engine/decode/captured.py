@@ -74,24 +74,18 @@ class CapturedSteps(Generic[_Key]):
             ]
 
     def _captured(self, device: torch.device, aside: torch.cuda.Stream, jobs: list[Launch]) -> torch.cuda.CUDAGraph:
-        with current(device), refusals_named("the decode step"):
-            stream = torch.cuda.current_stream(device)
+        with current(device), refusals_named("the decode step"), torch.cuda.stream(aside):
             try:
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, stream=aside):
-                    launch_all(jobs, dependent=self._dependent)
+                return captured(lambda: launch_all(jobs, dependent=self._dependent), None)
             except torch.OutOfMemoryError as error:
                 raise ModelError(NO_MEMORY) from error
-            finally:
-                torch.cuda.set_stream(stream)  # a capture that fails leaves torch on the stream of the capture
-        return graph
 
 
 def captured(work: Callable[[], object], other: torch.cuda.CUDAGraph | None) -> torch.cuda.CUDAGraph:
     """What `work` enqueues, captured on torch's current stream, which is not the default one.
 
     Without what `torch.cuda.graph` does around every capture: it collects garbage and empties torch's caches, which for
-    each of some 30 graphs would take seconds.
+    each of some 30 graphs would take seconds, and of a step holds up whoever is answered when another one comes.
 
     Args:
         other: never runs at the same time; they share their memory.

@@ -11,7 +11,7 @@ several answers can be made together, each as it would be alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -19,28 +19,28 @@ from torch import Tensor
 
 from exlchat.engine.cards.split import current
 from exlchat.engine.decode.captured import NO_MEMORY, CapturedSteps, launch_all, launches_dependently
-from exlchat.engine.decode.draws import DecodeRow, RowDraws
+from exlchat.engine.decode.draws import DecodeRow, ManyDraws, RowDraws
 from exlchat.engine.decode.fit import why_not_wide
 from exlchat.engine.decode.kernels import AfterTheLast, TorchJob
 from exlchat.engine.decode.plan import DecodePlan, Tables
 from exlchat.engine.decode.prompts import PromptGraphs
-from exlchat.engine.decode.wide import WidePasses
+from exlchat.engine.decode.wide import MOST_ROWS, WidePasses, wide_bytes
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.quantized_linear import Launch
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.model.spec import ModelSpec
+from exlchat.engine.placement import usable_memory
 from exlchat.engine.sampling import NotNumbersError
 from exlchat.engine.sampling.device import DeviceDraws, DrawKind
 from exlchat.ext.attention import best_splits
+from exlchat.ext.chain import chain_bytes
 from exlchat.ext.ops import Kernels
 from exlchat.ext.products import MAX_ROWS
 from exlchat.ext.sampling import TokenRing, c_draw
 from exlchat.llm.info import ModelError
 
 _NO_TOKEN = -1
-# Wide passes, which take up to `wide.MOST_ROWS`, have not run on a card yet.
-_MOST_ROWS = MAX_ROWS
 
 
 class _Key(NamedTuple):
@@ -82,8 +82,8 @@ class DecodeGraphs:
         self._transformer = transformer
         self._why_not_wide = why_not_wide(transformer)
         self._wide: WidePasses | None = None
-        self._wide_draws: list[RowDraws] = []
-        self._draw_jobs: dict[tuple[int, DrawKind], list[Launch]] = {}
+        self._many: ManyDraws | None = None
+        self._in_places: list[KVSequence | None] = []
         self._key = _Key(1, "shared", ("plain",))
         self._ids = torch.zeros(MAX_ROWS, dtype=torch.int64, pin_memory=True)
         self._positions = torch.zeros(MAX_ROWS, dtype=torch.int32, pin_memory=True)
@@ -99,7 +99,7 @@ class DecodeGraphs:
                 self._plans.insert(0, before)
             dependent = launches_dependently(split.first) if dependent is None else dependent
             self._captured = CapturedSteps(self._plans, self._made, dependent=dependent)
-            self._draws = self._rows = [self._draw_of(self._plan, 0)]
+            self._draws = [self._draw_of(0)]
             self._given: RowDraws | None = None
             """For logits that are not the step's own: those may still be wanted."""
             self._drawing = self._draws[0]
@@ -115,8 +115,13 @@ class DecodeGraphs:
 
     @property
     def most_rows(self) -> int:
-        """Sequences of a pass."""
-        return MAX_ROWS if self._why_not_wide is not None else _MOST_ROWS
+        """Sequences of a pass: where memory is short no more than it surely holds, each drawn in whatever way."""
+        if self._why_not_wide is not None:
+            return MAX_ROWS
+        device, vocab = self._plan.device, self._transformer.spec.vocab_size
+        free = usable_memory(device) - (wide_bytes(self._transformer.spec) if self._wide is None else 0)
+        rows = (0 if self._many is None else self._many.chains) + free // chain_bytes(vocab, self._cache.max_seq_len)
+        return min(max(rows, MAX_ROWS), MOST_ROWS)
 
     # One sequence that feeds itself.
 
@@ -218,29 +223,74 @@ class DecodeGraphs:
 
     @torch.inference_mode()
     def begin_rows(self, rows: Sequence[DecodeRow]) -> None:
-        """The next step feeds the last token of each context. All steps before have reported.
+        """The next step feeds the last token of each context, of up to 8. All steps before have reported.
 
         Raises `ModelError` for want of memory.
         """
         kinds = tuple(row.draws.kind for row in rows)
-        wide = len(rows) > MAX_ROWS
         try:
-            fed: DecodePlan | WidePasses = self._wide_passes() if wide else self._plan
-            self._rows = self._wide_draws if wide else self._draws
-            while len(self._rows) < len(rows):
-                self._rows.append(self._draw_of(fed, len(self._rows)))
-            for draw, row, kind in zip(self._rows, rows, kinds, strict=False):
+            while len(self._draws) < len(rows):
+                self._draws.append(self._draw_of(len(self._draws)))
+            for draw, row, kind in zip(self._draws, rows, kinds, strict=False):
                 draw.begin(kind, row.context, row.draws)
         except torch.OutOfMemoryError as error:
             raise ModelError(NO_MEMORY) from error
-        fed.token[: len(rows)].copy_(torch.tensor([row.context[-1] for row in rows]))
-        fed.position[: len(rows)].copy_(torch.tensor([len(row.context) - 1 for row in rows]))
+        self._plan.token[: len(rows)].copy_(torch.tensor([row.context[-1] for row in rows]))
+        self._plan.position[: len(rows)].copy_(torch.tensor([len(row.context) - 1 for row in rows]))
         self._sequences = [row.sequence for row in rows]
         self._key = _Key(len(rows), "own", kinds)
 
     def row_ring(self, row: int) -> TokenRing:
         """Where the draws of a row report, numbered from 1 on."""
-        return self._rows[row].sampler.ring
+        return self._draws[row].sampler.ring
+
+    # More sequences than the step takes rows.
+
+    def may_leave_places(self) -> bool:
+        """Whether rows of a wide pass may be left empty, for which there has to be a page."""
+        return self._wide_passes().may_fill()
+
+    @torch.inference_mode()
+    def put_rows(self, rows: Sequence[KVSequence | None], begun: Mapping[int, DecodeRow]) -> int:
+        """The next wide pass is of these, each in its place; all work is enqueued behind what is under way.
+
+        Args:
+            rows: `None` where a place is empty.
+            begun: those that do not go on from what they drew in the same place in the pass before.
+
+        Returns:
+            The number of the last pass; the draws of the next one report one more.
+
+        Raises `ModelError` for want of memory.
+        """
+        empty = [place for place, row in enumerate(rows) if row is None]
+        try:
+            wide = self._wide_passes()
+            if self._many is None:
+                room = self._cache.max_seq_len
+                self._many = ManyDraws(wide.logits, wide.token, wide.position, room, self._kernels)
+            with current(self._plan.device):
+                self._many.put(len(rows), begun, empty)
+        except torch.OutOfMemoryError as error:
+            raise ModelError(NO_MEMORY) from error
+        self._in_places = list(rows)
+        return self._many.passes
+
+    @torch.inference_mode()
+    def launch_wide(self) -> None:
+        """Enqueues a pass of the rows that were put, each of which has room for the token that it feeds."""
+        assert self._many is not None
+        with current(self._plan.device):
+            try:
+                self._wide_passes().forward(self._in_places)
+            except torch.OutOfMemoryError as error:
+                raise ModelError(NO_MEMORY) from error
+            self._many.launch()
+
+    def place_ring(self, place: int) -> TokenRing:
+        """Where the draws in a place of wide passes report."""
+        assert self._many is not None
+        return self._many.ring(place)
 
     # Tokens that the host feeds.
 
@@ -311,8 +361,6 @@ class DecodeGraphs:
             self._fed.record()
         return self.logits[:count]
 
-    # More sequences than the step takes rows.
-
     def _wide_passes(self) -> WidePasses:
         if self._wide is None:
             self._wide = WidePasses(self._transformer, self._cache, self._kernels, splits=self._splits)
@@ -328,25 +376,11 @@ class DecodeGraphs:
             raise ModelError(NO_MEMORY) from error
         return wide.logits[: len(ids)]
 
-    def _launch_wide(self, key: _Key) -> None:
-        """Draws are launched one by one: their kinds in every order would be more graphs than there are passes."""
-        wide = self._wide_passes()
-        kinds: tuple[DrawKind, ...] = key.draw if isinstance(key.draw, tuple) else ()
-        with current(self._plan.device):
-            try:
-                wide.forward(self._sequences)
-            except torch.OutOfMemoryError as error:
-                raise ModelError(NO_MEMORY) from error
-            for row, kind in enumerate(kinds):
-                if (row, kind) not in self._draw_jobs:
-                    self._draw_jobs[row, kind] = self._wide_draws[row].jobs(self._kernels, kind)
-                launch_all(self._draw_jobs[row, kind], dependent=False)
-
     # Graphs.
 
-    def _draw_of(self, fed: DecodePlan | WidePasses, row: int) -> RowDraws:
-        end = row + 1
-        return RowDraws(fed.logits[row], fed.token[row:end], fed.position[row:end], self._cache.max_seq_len)
+    def _draw_of(self, row: int) -> RowDraws:
+        plan, end = self._plan, row + 1
+        return RowDraws(plan.logits[row], plan.token[row:end], plan.position[row:end], self._cache.max_seq_len)
 
     def _begin_draw(self, draw: RowDraws, kind: DrawKind, context: Sequence[int], draws: DeviceDraws) -> None:
         self._drawing = draw
@@ -376,9 +410,6 @@ class DecodeGraphs:
 
     def _launch(self, key: _Key) -> None:
         """Enqueues what a graph does; the first time one by one, as its kernels may have to be loaded."""
-        if key.rows > MAX_ROWS:
-            self._launch_wide(key)
-            return
         if self._wide is not None:
             self._wide.close()
         if key.rows:

@@ -1,11 +1,12 @@
 """Passes of more sequences than the kernels of the step take rows: a token of each of up to 128, captured by size.
 
-The products are those of short prompts, the attention that of the step, eight rows a launch, each over its own pages up
-to its own length. What a row comes to depends on nothing another one asks for, but its last bits are those of products
-of many rows, not those of a step alone.
+The products are those of short prompts, the attention that of the step, each row over its own pages up to its own
+length, in longer pieces than of a row alone: those would only wait for each other. What a row comes to depends on
+nothing another one asks for, but its last bits are those of products of many rows, not those of a step alone.
 
-A pass is filled up to one of a few sizes by rows of a sequence that nobody reads, so that few graphs are needed. A size
-is computed one by one the first time, when its kernels may have to be loaded, and captured the second time.
+A pass is filled up to one of a few sizes by rows of a sequence that nobody reads, which also stand where a row has
+left, so that few graphs are needed. A size is computed one by one the first time, when its kernels may have to be
+loaded, and captured the second time.
 """
 
 from __future__ import annotations
@@ -21,12 +22,29 @@ from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.pool import PoolFullError
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Places, Stream, Transformer
-from exlchat.ext.attention import AttentionRules, AttentionScratch
+from exlchat.engine.model.spec import ModelSpec
+from exlchat.ext.attention import MAX_SPLITS, AttentionRules, AttentionScratch
+from exlchat.ext.functions import WIDE_ROWS
 from exlchat.ext.kv_formats import PAGE_TOKENS
-from exlchat.ext.products import MAX_ROWS
 
 SIZES = (12, 16, 24, 32, 48, 64, 96, 128)
 MOST_ROWS = SIZES[-1]
+assert MOST_ROWS <= WIDE_ROWS
+_SPARE_BYTES = 256 * 2**20
+"""For what stands between the products, in the graphs' memory, and the samplers of all rows."""
+_LEAST_PIECE = 512
+"""Tokens of a piece of attention: 16 rows of 1,100 tokens then fill a card with two blocks on each multiprocessor."""
+
+
+def filled_size(rows: int) -> int:
+    """Rows of the pass that takes so many."""
+    return next(size for size in SIZES if size >= rows)
+
+
+def wide_bytes(spec: ModelSpec) -> int:
+    """What wide passes surely do not exceed beside what each row's draws take."""
+    pieces = MOST_ROWS * spec.num_heads * MAX_SPLITS * (spec.head_dim + 2) * 4
+    return MOST_ROWS * spec.vocab_size * 4 + pieces + _SPARE_BYTES
 
 
 class WidePasses:
@@ -51,14 +69,19 @@ class WidePasses:
         """float32 `[rows, vocab]`, of the last pass."""
         self._tables = cache.tables.alike(MOST_ROWS)
         self._idle = KVSequence(cache)
-        self._scratch = AttentionScratch(
-            spec.num_heads, spec.num_kv_heads, spec.head_dim, splits, self._device, rows=MAX_ROWS
-        )
         length = self._tables.longest * PAGE_TOKENS
+        self._scratch = AttentionScratch(
+            *(spec.num_heads, spec.num_kv_heads, spec.head_dim),
+            min(splits, -(-length // _LEAST_PIECE)),
+            self._device,
+            rows=MOST_ROWS,
+            least=_LEAST_PIECE,
+        )
         whole = transformer.places(0, length)
         self._turns, self._scales = whole.turns, whole.scales
         # The attention turns nothing: rows come turned.
         self._unturned = torch.zeros(length, 0, 2, device=self._device)
+        self._shown = 0, 0
         self._seen: set[int] = set()
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._aside: torch.cuda.Stream | None = None
@@ -70,16 +93,22 @@ class WidePasses:
         self.position[: len(ids)].copy_(torch.tensor(positions, dtype=torch.int32))
 
     @torch.inference_mode()
-    def forward(self, sequences: Sequence[KVSequence]) -> None:
+    def forward(self, sequences: Sequence[KVSequence | None]) -> None:
         """Enqueues a pass of `token` at `position`; `logits` are behind it. Each sequence has room for its token.
+
+        Args:
+            sequences: `None` where nobody reads the row, whose position is 0; only where `may_fill`.
 
         Raises:
             ModelError: the GPU refuses to capture.
         """
-        rows = [sequence.row for sequence in sequences]
-        size = self._filled(len(rows))
-        self._tables.show(self._cache.tables, [*rows, *[self._idle.row] * (size - len(rows))])
-        self.position[len(rows) : size].zero_()
+        count = len(sequences)
+        size = filled_size(count) if count in SIZES or self.may_fill() else count
+        rows = [self._idle.row if sequence is None else sequence.row for sequence in sequences]
+        self._tables.show(self._cache.tables, [*rows, *[self._idle.row] * (size - count)])
+        if self._shown != (count, size):
+            self.position[count:size].zero_()
+            self._shown = count, size
         if size in self._graphs:
             self._graphs[size].replay()
         elif size in self._seen:
@@ -93,15 +122,13 @@ class WidePasses:
         """Gives back the page of those rows that only fill up; the next pass takes one again."""
         self._idle.close()
 
-    def _filled(self, rows: int) -> int:
-        """The size of a pass; what fills it up needs a page, and without one it is as large as it is."""
-        size = next(size for size in SIZES if size >= rows)
-        if size > rows:
-            try:
-                self._idle.reserve(1)
-            except PoolFullError:
-                return rows
-        return size
+    def may_fill(self) -> bool:
+        """Whether there is the page that rows need which nobody reads."""
+        try:
+            self._idle.reserve(1)
+        except PoolFullError:
+            return False
+        return True
 
     def _compute(self, size: int) -> None:
         transformer, spec = self._transformer, self._transformer.spec
@@ -115,19 +142,18 @@ class WidePasses:
         for index in range(len(transformer.layers)):
             rows = transformer.heads(index, stream, places).contiguous()
             mixed = torch.empty(size, width, dtype=rows.dtype, device=self._device)
-            for first in range(0, size, MAX_ROWS):
-                self._attend(index, rows, mixed, slice(first, min(first + MAX_ROWS, size)))
+            self._attend(index, rows, mixed)
             transformer.finish_layer(index, stream, mixed)
         self.logits[:size].copy_(transformer.logits(transformer.finish(stream)))
 
-    def _attend(self, index: int, rows: Tensor, mixed: Tensor, some: slice) -> None:
-        spec, layer = self._transformer.spec, self._transformer.layers[index]
+    def _attend(self, index: int, rows: Tensor, mixed: Tensor) -> None:
+        spec, layer, size = self._transformer.spec, self._transformer.layers[index], len(rows)
         self._kernels.attention(
-            rows[some],
-            mixed[some],
+            rows,
+            mixed,
             pages=self._cache.layer(index),
-            page_table=self._tables.of(spec.windows[index] > 0)[some],
-            position=self.position[some],
+            page_table=self._tables.of(spec.windows[index] > 0)[:size],
+            position=self.position[:size],
             turns=self._unturned,
             rules=AttentionRules(
                 scale=spec.attention_scale,

@@ -138,8 +138,9 @@ class PageTables:
 
     def show(self, others: PageTables, rows: Sequence[int]) -> None:
         """The first rows become these of others. Enqueued, and only where something has changed."""
-        shown = [others._lists[row] for row in rows]
-        if shown == self._shown:
+        shown: list[object] = [others._lists[row] for row in rows]
+        before = self._shown
+        if shown == before:
             return
         kinds = [(self._whole, others._whole)]
         if self._windows is not None:
@@ -147,8 +148,9 @@ class PageTables:
         for ours, theirs in kinds:
             for table, other in zip(ours, theirs, strict=True):
                 for to, row in enumerate(rows):
-                    table[to].copy_(other[row])
-        self._shown = list(shown)
+                    if to >= len(before) or shown[to] is not before[to]:
+                        table[to].copy_(other[row])
+        self._shown = shown
 
     def _copy(self, tables: Sequence[Tensor], row: int, pages: PageList, start: int) -> None:
         slots = torch.tensor(pages.slots[start:], dtype=torch.int32)

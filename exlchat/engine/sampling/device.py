@@ -45,8 +45,8 @@ class DeviceDraws:
             return "chain"
         return "adjusted" if settings.looks_back or self.rules.bias or self.rules.barred else "plain"
 
-    def c_draw(self) -> CDraw:
-        """As the device has it before the first step."""
+    def c_draw(self, sequence: int = 0) -> CDraw:
+        """As the device has it before the first step, which reports one more than `sequence`."""
         settings = self.settings
         return c_draw(
             temperature=settings.temperature,
@@ -56,7 +56,7 @@ class DeviceDraws:
             seed=self.seed,
             index=self.index,
             attempt=self.attempt,
-            sequence=0,
+            sequence=sequence,
             mu=2.0 * settings.mirostat_tau if self.mu is None else self.mu,
         )
 

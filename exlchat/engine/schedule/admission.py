@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.pool import common_length
@@ -19,10 +19,10 @@ class Admission:
     """Of one model's scheduler.
 
     Args:
-        most: requests that are carried out together.
+        most: asked how many requests may be carried out together, at least 8.
     """
 
-    def __init__(self, cache: KVCache, reader: PromptReader, most: int) -> None:
+    def __init__(self, cache: KVCache, reader: PromptReader, most: Callable[[], int]) -> None:
         self._cache, self._reader, self._most = cache, reader, most
 
     def reads_for(self, work: Work, going: Sequence[Work]) -> bool:
@@ -39,10 +39,10 @@ class Admission:
         if not going:
             return True
         if work.cancelled:
-            return len(going) < self._most + _LEAVING
+            return len(going) < self._most() + _LEAVING
         if work.apart or any(one.apart for one in going) or (work.guided and any(one.guided for one in going)):
             return False
-        return len(going) < self._most and self._has_pages(work, going)
+        return self._has_pages(work, going) and len(going) < self._most()
 
     def _reads_new(self, one: Work, work: Work) -> bool:
         common = common_length(one.ids, work.ids)

@@ -7,21 +7,28 @@ has drawn: the host reads one pass behind. It launches the next one as soon as t
 goes on, so that the device works while the host turns tokens into text and asks whether the others end. An answer that
 ended in the meantime has one token computed in vain. When one comes, ends, or goes back from a banned string, the rows
 of a pass are put together anew.
+
+More than eight are a wide pass, whose rows keep their places: who leaves leaves an empty one, who comes takes it, and
+the others neither wait nor begin anew. Of thirty-two rows one ends every few passes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from exlchat.engine.decode.draws import DecodeRow
+from exlchat.engine.decode.wide import MOST_ROWS, filled_size
 from exlchat.engine.kv.pool import PoolFullError
+from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling.device import is_steered, why_not_on_device
 from exlchat.engine.sampling.device_rules import DeviceRules
 from exlchat.engine.schedule.generation import GenerationState
 from exlchat.engine.schedule.token_sources import check_drawn, draw_once, wait_for
+from exlchat.ext.products import MAX_ROWS
 from exlchat.ext.sampling import TokenRing
 from exlchat.llm.events import DecodePath
 from exlchat.llm.info import ModelError
@@ -135,10 +142,14 @@ class BatchedRunAhead:
         self.step = step
         self._rules = rules
         self._open: list[_Ahead] = []
-        self._formed: list[_Ahead] = []
-        self._most = 0
+        self._formed: list[_Ahead | None] = []
+        """Those of the next pass by their places; `None` is an empty one of a wide pass."""
+        self._wide = False
+        self._left = False
+        """Whether one of those has left, of which the step knows nothing."""
+        self._until = 0
         self.launched = 0
-        """Passes since the rows were put together."""
+        """Passes."""
 
     def open(self, state: GenerationState) -> _Ahead:
         source = _Ahead(self, state)
@@ -146,44 +157,98 @@ class BatchedRunAhead:
         return source
 
     def leave(self, source: _Ahead) -> None:
-        """It wants no more tokens, and nothing is under way for it."""
+        """It wants no more tokens. What is under way for it in a wide pass stands behind its end and is never read."""
         if source in self._open:
             self._open.remove(source)
+        if source in self._formed:
+            self._formed[self._formed.index(source)] = None
+            self._left = True
         if not self._open:
             self._formed = []
 
+    def waits_to_leave(self, source: _Ahead) -> bool:
+        """Whether one has to read all that is under way first: its rows would be given to others, or it is the last."""
+        return not self._wide or self._open == [source]
+
     def launch_next(self) -> None:
         """A pass for all that can go on; the one that asks has nothing left to read."""
-        if not self._fits:
+        if not (self._fits or self._placed_anew()):
             self._form()
         self._launch()
 
     def launch_ahead(self, source: _Ahead) -> None:
-        """The next pass, if it is not under way, and if there is one for the same rows."""
-        if not source.busy and self._fits:
+        """The next pass, if it is not under way, and if there is one whose rows need not be put together anew."""
+        if not source.busy and (self._fits or self._placed_anew()):
             self._launch()
+
+    def ring(self, place: int) -> TokenRing:
+        return self.step.place_ring(place) if self._wide else self.step.row_ring(place)
+
+    @property
+    def _rows(self) -> list[_Ahead]:
+        return [one for one in self._formed if one is not None]
 
     @property
     def _fits(self) -> bool:
         """Whether there is a next pass for the same rows: all that are open, each with something to say and room."""
-        same = len(self._formed) == len(self._open) and all(one.slot is not None for one in self._open)
-        return same and self.launched < self._most and all(one.has_room for one in self._formed)
+        rows = self._rows
+        same = not self._left and len(rows) == len(self._open) and all(one.slot is not None for one in self._open)
+        return same and self.launched < self._until and all(one.has_room for one in rows)
 
     def _form(self) -> None:
         """Who has something left to read waits for the next time, so that all are at the same token again soon."""
-        for one in self._formed:
+        for one in self._rows:
             one.drain()
-        formed = [one for one in self._open if not one.busy and one.has_room and one.most > 0]
+        formed = [one for one in self._open if not one.busy and one.goes_on]
+        self._wide, self._left = len(formed) > MAX_ROWS, False
+        if self._wide:
+            self._place([*formed], formed)
+            return
         # A pass is captured for each order of kinds of draws: as few as there can be.
-        self._formed = sorted(formed, key=lambda one: one.row(self._rules).draws.kind)
-        self.launched = 0
-        for slot, one in enumerate(self._formed):
-            one.slot = slot
-        self._most = min(one.most for one in self._formed)
-        self.step.begin_rows([one.row(self._rules) for one in self._formed])
+        rows = sorted(formed, key=lambda one: one.row(self._rules).draws.kind)
+        self._formed = [*rows]
+        self.step.begin_rows([one.row(self._rules) for one in rows])
+        for slot, one in enumerate(rows):
+            one.sit(slot, 0)
+        self._until = self.launched + min(one.most for one in rows)
+
+    def _placed_anew(self) -> bool:
+        """Whether who comes to a wide pass has a place, and who leaves has left it, without the others being asked."""
+        if not self._wide or len(self._open) <= MAX_ROWS:
+            return False
+        places = [one if one is not None and one.goes_on else None for one in self._formed]
+        coming = [one for one in self._open if one.slot is None and not one.busy and one.goes_on]
+        for one in coming:
+            if None in places:
+                places[places.index(None)] = one
+            else:
+                places.append(one)
+        while places and places[-1] is None:
+            places.pop()
+        rows = len(places) - places.count(None)
+        if rows <= MAX_ROWS or len(places) > MOST_ROWS or filled_size(len(places)) > filled_size(rows):
+            return False
+        if rows < len(places) and not self.step.may_leave_places():
+            return False
+        for leaving in set(self._rows).difference(one for one in places if one is not None):
+            leaving.drain()
+        self._place(places, coming)
+        return True
+
+    def _place(self, places: list[_Ahead | None], coming: Sequence[_Ahead]) -> None:
+        begun = {places.index(one): one.row(self._rules) for one in coming}
+        rows = [None if one is None else one.sequence for one in places]
+        last = self.step.put_rows(rows, begun)
+        for place, one in zip(begun, coming, strict=True):
+            one.sit(place, last)
+        self._formed, self._left = places, False
+        self._until = self.launched + min(one.most for one in self._rows)
 
     def _launch(self) -> None:
-        self.step.launch()
+        if self._wide:
+            self.step.launch_wide()
+        else:
+            self.step.launch()
         self.launched += 1
 
 
@@ -198,6 +263,8 @@ class _Ahead:
         self._closed = False
         self.slot: int | None = None
         """Of the passes; `None` where it is in none."""
+        self._since = 0  # passes launched before those that it is in
+        self._before = 0  # the number of the last report before its own
         self._read = 0  # reports of the passes that it is in
         self._kept: list[tuple[int, int]] = []  # reports of passes before, that nobody has asked for yet
 
@@ -208,7 +275,11 @@ class _Ahead:
     @property
     def ring(self) -> TokenRing:
         assert self.slot is not None
-        return self._together.step.row_ring(self.slot)
+        return self._together.ring(self.slot)
+
+    @property
+    def sequence(self) -> KVSequence:
+        return self._state.parts.sequence
 
     @property
     def most(self) -> int:
@@ -218,32 +289,41 @@ class _Ahead:
     @property
     def has_room(self) -> bool:
         try:
-            self._state.parts.sequence.reserve(len(self._state.context) + self._unread)
+            self.sequence.reserve(len(self._state.context) + self._unread)
         except PoolFullError:
             return False
         return True
 
     @property
+    def goes_on(self) -> bool:
+        """Whether another pass may have it."""
+        return self.most > 0 and self.has_room
+
+    @property
     def _unread(self) -> int:
-        return len(self._kept) + (0 if self.slot is None else self._together.launched - self._read)
+        return len(self._kept) + (0 if self.slot is None else self._together.launched - self._since - self._read)
+
+    def sit(self, slot: int, before: int) -> None:
+        """It is in the passes from the next one on, in which it reports one more than `before`."""
+        self.slot, self._since, self._before, self._read = slot, self._together.launched, before, 0
 
     def drain(self) -> None:
-        while self.slot is not None and self._read < self._together.launched:
+        while self.slot is not None and self._since + self._read < self._together.launched:
             self._kept.append(self._report())
-        self.slot, self._read = None, 0
+        self.slot = None
 
     def running(self) -> bool:
         return self._together.step.running()
 
     def row(self, rules: DeviceRules) -> DecodeRow:
-        return DecodeRow(self._state.parts.sequence, self._state.context, rules.draws(self._state))
+        return DecodeRow(self.sequence, self._state.context, rules.draws(self._state))
 
     def follow(self, token: int) -> int:
         if not self.busy:
             self._together.launch_next()
         found, status = self._kept.pop(0) if self._kept else self._report()
         check_drawn(status)
-        self._state.parts.sequence.extend((token,))
+        self.sequence.extend((token,))
         return found
 
     def go_on(self) -> None:
@@ -254,12 +334,13 @@ class _Ahead:
         if self._closed:
             return
         self._closed = True
-        with suppress(ModelError):  # a device that has failed works for nobody
-            self.drain()
+        if self._together.waits_to_leave(self):
+            with suppress(ModelError):  # a device that has failed works for nobody
+                self.drain()
         self.slot = None
         self._together.leave(self)
 
     def _report(self) -> tuple[int, int]:
-        found = wait_for(self, self._read + 1)
+        found = wait_for(self, self._before + self._read + 1)
         self._read += 1
         return found

@@ -89,7 +89,7 @@ class Scheduler:
         self._ahead = None if graphs is None else BatchedRunAhead(graphs, device_rules)
         self._reader = PromptReader(self.runner, prefill_chunk, archive)
         self._slices = Slices(prefill_chunk)
-        self._admission = Admission(cache, self._reader, self.runner.most_rows)
+        self._admission = Admission(cache, self._reader, lambda: self.runner.most_rows)
         self._maker = WorkMaker(
             self.runner,
             cache,

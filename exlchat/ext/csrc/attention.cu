@@ -11,7 +11,7 @@ static bool attention_ok(const ExlAttention &job) {
     return pointers && job.heads > 0 && job.kv_heads > 0 && job.heads % job.kv_heads == 0 && job.rotary_dim >= 0 &&
            job.rotary_dim <= job.head_dim && job.rotary_dim % 2 == 0 && job.window >= 0 && job.splits > 0 &&
            job.splits <= MOST_SPLITS && job.page_stride > 0 && job.page_stride % 256 == 0 && job.head_stride > 0 &&
-           job.head_stride % 256 == 0 && job.rows > 0 && job.rows <= EXL_MAX_ROWS && job.table_stride >= 0 &&
+           job.head_stride % 256 == 0 && job.rows > 0 && job.rows <= EXL_WIDE_ROWS && job.least >= 0 && job.table_stride >= 0 &&
            (job.rows == 1 || job.out_stride >= job.heads * job.head_dim);
 }
 

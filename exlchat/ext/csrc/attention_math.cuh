@@ -22,7 +22,8 @@ struct Shares {
         begin = visible_from / UNIT, end = visible_from < cached ? (cached + UNIT - 1) / UNIT : begin;
         const int units = end - begin;
         each = units;
-        if (units > ALONE * warps) each = ((units + job.splits - 1) / job.splits + warps - 1) / warps * warps;
+        const int least = max((units + job.splits - 1) / job.splits, job.least / UNIT);
+        if (units > ALONE * warps) each = (least + warps - 1) / warps * warps;
         active = max((units + each - 1) / max(each, 1), 1);
     }
 };
@@ -54,12 +55,24 @@ template <bool SEVERAL> struct Work {
     __device__ __forceinline__ Work(const ExlAttention &job, int number, int columns) : token(0) {
         if constexpr (SEVERAL) {
             const int lane = threadIdx.x % LANES;
-            const int cached = lane < job.rows ? produced(static_cast<const int *>(job.position) + lane) : 0;
-            const int blocks = Shares(job, cached, blockDim.x / LANES).active * columns;
-            for (; token < job.rows; token++) {
-                const int mine = __shfl_sync(~0u, blocks, token);
-                if (number < mine) break;
-                number -= mine;
+            for (; token < job.rows; token += LANES) {
+                const bool has = token + lane < job.rows;
+                const int cached = has ? produced(static_cast<const int *>(job.position) + token + lane) : 0;
+                const int blocks = has ? Shares(job, cached, blockDim.x / LANES).active * columns : 0;
+                int through = blocks;
+#pragma unroll
+                for (int d = 1; d < LANES; d *= 2) {
+                    const int before = __shfl_up_sync(~0u, through, d);
+                    if (lane >= d) through += before;
+                }
+                const int all = __shfl_sync(~0u, through, LANES - 1);
+                if (number < all) {
+                    const int found = __popc(__ballot_sync(~0u, through <= number));
+                    number -= __shfl_sync(~0u, through - blocks, found);
+                    token += found;
+                    break;
+                }
+                number -= all;
             }
         }
         column = number % columns, split = number / columns;

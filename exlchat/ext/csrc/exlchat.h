@@ -90,6 +90,7 @@ int exl_cuda_version(void);
 int exl_card_status(void);
 
 #define EXL_MAX_ROWS 8
+#define EXL_WIDE_ROWS 128
 
 /* rows: 1 to EXL_MAX_ROWS. dependent: launch with programmatic stream serialization (sm_90 and later). */
 int exl_gemv(const ExlGemv *job, int dependent, void *stream);
@@ -134,15 +135,16 @@ enum { EXL_CACHE_HALF = 0, EXL_CACHE_FLOAT8 = 1, EXL_CACHE_CODES8 = 2, EXL_CACHE
    window: how many tokens are seen, the new one included; 0: all. softcap: c tanh(score / c); 0: none.
    sinks: float [heads] or null: a score of each head that weighs in the softmax and has no value.
    head_dim: 64, 96, 128, 256, and 80 of halves. Work is split over at most `splits` (1 to 64) blocks a head.
+   least: tokens that a block takes at least; what a row comes to depends on it, splits and its own length alone.
    partial: float [rows][kv_heads * tiles][splits][8][head_dim + 2] and tickets: int32 [rows][kv_heads * tiles], zero at
-   first, where tiles is heads / kv_heads / 8 rounded up. rows: at most EXL_MAX_ROWS.
+   first, where tiles is heads / kv_heads / 8 rounded up. rows: at most EXL_WIDE_ROWS.
    page_table and the cached rows may only change between steps. */
 typedef struct {
     const void *qkv, *position, *turns, *page_table, *query_norm, *key_norm, *scatter, *sinks;
     void *keys, *values, *key_scales, *value_scales, *out, *partial, *tickets;
     float scale, softcap, eps;
     int32_t heads, kv_heads, head_dim, rotary_dim, key_format, value_format, window, splits, page_stride, head_stride;
-    int32_t interleaved, rows, out_stride, table_stride;
+    int32_t interleaved, rows, out_stride, table_stride, least;
 } ExlAttention;
 
 int exl_attention(const ExlAttention *job, int dependent, void *stream);
@@ -362,6 +364,26 @@ typedef struct {
 } ExlChainJob;
 
 int exl_chain(const ExlChainJob *job, int dependent, void *stream);
+
+/* The ends of a step of many rows, each as if it were alone: exl_adjust_rows, where a row is not plain, then exl_sample_rows
+   for those without a chain and exl_chain_rows for those with one; nothing where the kind is EXL_ROW_NONE. draws: ExlRowDraw [count], kinds: int32 [count], both in
+   device memory; count: at most EXL_WIDE_ROWS, of one vocabulary. `plain` draws from the logits, `chain.sample` from what
+   `adjust` makes of them. A chain is taken by one block, whatever chain.blocks says: sums of doubles, and so near-ties,
+   depend on it. chunks: not the caller's. */
+enum { EXL_ROW_PLAIN = 0, EXL_ROW_ADJUSTED = 1, EXL_ROW_CHAIN = 2, EXL_ROW_NONE = 3 };
+typedef struct {
+    ExlSample plain;
+    ExlAdjust adjust;
+    ExlChainJob chain;
+} ExlRowDraw;
+typedef struct {
+    const void *draws, *kinds;
+    int32_t count, vocab, chunks;
+} ExlDrawRows;
+
+int exl_adjust_rows(const ExlDrawRows *rows, int dependent, void *stream);
+int exl_sample_rows(const ExlDrawRows *rows, int dependent, void *stream);
+int exl_chain_rows(const ExlDrawRows *rows, int dependent, void *stream);
 
 #define EXL_MAX_EXPERTS 512
 #define EXL_MAX_CHOSEN 16   /* experts of one token */

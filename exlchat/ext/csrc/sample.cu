@@ -18,22 +18,22 @@
 namespace exl {
 
 // The id of a thread's logit i: a warp has a piece of its block's chunk, and neighbours load neighbours.
-__device__ __forceinline__ int spread_id(int i) {
-    return blockIdx.x * CHUNK + threadIdx.x / LANES * PIECE + i * LANES + threadIdx.x % LANES;
+__device__ __forceinline__ int spread_id(int block, int i) {
+    return block * CHUNK + threadIdx.x / LANES * PIECE + i * LANES + threadIdx.x % LANES;
 }
 
-__global__ void __launch_bounds__(SAMPLE_THREADS) sample_best(const __grid_constant__ ExlSample job) {
+__device__ __forceinline__ void find_best(const ExlSample &job, int block) {
     __shared__ ChunkBest warps[SAMPLE_WARPS];
     wait_for_previous();
     let_next_start();
     const int t = threadIdx.x;
     float logit[IDS];
 #pragma unroll
-    for (int i = 0; i < IDS; i++) logit[i] = logit_at(job, spread_id(i));
+    for (int i = 0; i < IDS; i++) logit[i] = logit_at(job, spread_id(block, i));
     ChunkBest mine{0, 0, 0};
 #pragma unroll
     for (int i = 0; i < IDS; i++) {
-        const int id = spread_id(i);
+        const int id = spread_id(block, i);
         if (logit[i] > -INFINITY) mine.least = max(mine.least, ~ordered(logit[i]));
         if (id < job.vocab) mine.best = max(mine.best, logit[i] < INFINITY ? place(logit[i], id) : BAD);  // and NaN
     }
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS) sample_best(const __grid_const
     if (t >= LANES) return;
     mine = warps[t % SAMPLE_WARPS];
     mine.best = warp_max(mine.best), mine.least = warp_max(mine.least);
-    if (t == 0) scratch_of(job).best[blockIdx.x] = mine;
+    if (t == 0) scratch_of(job).best[block] = mine;
 }
 
 // Of all chunks. (Every warp for itself would read the same few lines too often: 4 us in a vocabulary of 256k.)
@@ -63,7 +63,7 @@ __device__ __forceinline__ ChunkBest best_of_all(const ExlSample &job) {
     return all;
 }
 
-__global__ void __launch_bounds__(SAMPLE_THREADS) sample_weigh(const __grid_constant__ ExlSample job) {
+__device__ __forceinline__ void weigh(const ExlSample &job, int block) {
     // A block's weights sum to 2^51 at most, so the high words have room for the count, from bit 20 on.
     constexpr uint32_t COUNTED = 1u << 20;
     __shared__ uint32_t low[BINS], high[BINS];
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS) sample_weigh(const __grid_cons
     float logit[IDS];
     if (needed) {
 #pragma unroll
-        for (int i = 0; i < IDS; i++) logit[i] = logit_at(job, spread_id(i));
+        for (int i = 0; i < IDS; i++) logit[i] = logit_at(job, spread_id(block, i));
         for (int bin = t; bin < BINS; bin += SAMPLE_THREADS) low[bin] = high[bin] = 0;
     }
     wait_for_previous();
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS) sample_weigh(const __grid_cons
     }
 }
 
-__global__ void __launch_bounds__(SAMPLE_THREADS) sample_cut(const __grid_constant__ ExlSample job) {
+__device__ __forceinline__ void cut_off(const ExlSample &job, int block) {
     __shared__ Cut cut;
     __shared__ int found, at;
     const int t = threadIdx.x;
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS) sample_cut(const __grid_consta
     }
     float logit[IDS];
 #pragma unroll
-    for (int i = 0; i < IDS; i++) logit[i] = logit_at(job, spread_id(i));
+    for (int i = 0; i < IDS; i++) logit[i] = logit_at(job, spread_id(block, i));
     const ChunkBest best = best_of_all(job);
     const Scale scale = scale_of(draw, best.best, best.least);
     if (t == 0) found = 0;
@@ -136,11 +136,11 @@ __global__ void __launch_bounds__(SAMPLE_THREADS) sample_cut(const __grid_consta
     __syncthreads();
     if (t == 0 && found) at = atomicAdd(&scratch.candidate_count, found);
     surely_kept = warp_total(surely_kept);
-    if (t % LANES == 0) scratch.piece_mass[(blockIdx.x * SAMPLE_THREADS + t) / LANES] = surely_kept;
+    if (t % LANES == 0) scratch.piece_mass[(block * SAMPLE_THREADS + t) / LANES] = surely_kept;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < IDS; i++)
-        if (slot[i] >= 0 && at + slot[i] < CANDIDATES) scratch.candidates[at + slot[i]] = place(logit[i], spread_id(i));
+        if (slot[i] >= 0 && at + slot[i] < CANDIDATES) scratch.candidates[at + slot[i]] = place(logit[i], spread_id(block, i));
 }
 
 // Sums up what is kept of every piece, finds the one in which the draw falls, and draws there.
@@ -190,7 +190,7 @@ __device__ void draw_token(const Candidates &from, const ExlDraw &draw, Finish &
     }
 }
 
-__global__ void __launch_bounds__(SAMPLE_THREADS) sample_draw(const __grid_constant__ ExlSample job) {
+__device__ __forceinline__ void draw_and_report(const ExlSample &job) {
     __shared__ Finish finish;
     let_next_start();
     const int t = threadIdx.x;
@@ -237,6 +237,43 @@ __global__ void __launch_bounds__(SAMPLE_THREADS) sample_draw(const __grid_const
     draw_token(from, draw, finish, end, uniform);
 }
 
+__global__ void __launch_bounds__(SAMPLE_THREADS) sample_best(const __grid_constant__ ExlSample job) {
+    find_best(job, blockIdx.x);
+}
+__global__ void __launch_bounds__(SAMPLE_THREADS) sample_weigh(const __grid_constant__ ExlSample job) {
+    weigh(job, blockIdx.x);
+}
+__global__ void __launch_bounds__(SAMPLE_THREADS) sample_cut(const __grid_constant__ ExlSample job) {
+    cut_off(job, blockIdx.x);
+}
+__global__ void __launch_bounds__(SAMPLE_THREADS) sample_draw(const __grid_constant__ ExlSample job) {
+    draw_and_report(job);
+}
+
+// The same of many rows, each with so many blocks.
+__device__ __forceinline__ bool draws(const ExlDrawRows &rows, int row) {
+    return static_cast<const int *>(rows.kinds)[row] <= EXL_ROW_ADJUSTED;
+}
+__device__ __forceinline__ ExlSample sample_of(const ExlDrawRows &rows, int row) {
+    const ExlRowDraw &from = static_cast<const ExlRowDraw *>(rows.draws)[row];
+    return static_cast<const int *>(rows.kinds)[row] == EXL_ROW_PLAIN ? from.plain : from.chain.sample;
+}
+__global__ void __launch_bounds__(SAMPLE_THREADS) sample_best_rows(const __grid_constant__ ExlDrawRows rows) {
+    const int row = blockIdx.x / rows.chunks;
+    if (draws(rows, row)) find_best(sample_of(rows, row), blockIdx.x % rows.chunks);
+}
+__global__ void __launch_bounds__(SAMPLE_THREADS) sample_weigh_rows(const __grid_constant__ ExlDrawRows rows) {
+    const int row = blockIdx.x / rows.chunks;
+    if (draws(rows, row)) weigh(sample_of(rows, row), blockIdx.x % rows.chunks);
+}
+__global__ void __launch_bounds__(SAMPLE_THREADS) sample_cut_rows(const __grid_constant__ ExlDrawRows rows) {
+    const int row = blockIdx.x / rows.chunks;
+    if (draws(rows, row)) cut_off(sample_of(rows, row), blockIdx.x % rows.chunks);
+}
+__global__ void __launch_bounds__(SAMPLE_THREADS) sample_draw_rows(const __grid_constant__ ExlDrawRows rows) {
+    if (draws(rows, blockIdx.x)) draw_and_report(sample_of(rows, blockIdx.x));
+}
+
 }  // namespace exl
 
 extern "C" int exl_sample(const ExlSample *job, int dependent, void *stream) {
@@ -249,5 +286,20 @@ extern "C" int exl_sample(const ExlSample *job, int dependent, void *stream) {
     if (error == 0) error = exl::launch(exl::sample_weigh, chunks, exl::SAMPLE_THREADS, 0, dependent, s, *job);
     if (error == 0) error = exl::launch(exl::sample_cut, chunks, exl::SAMPLE_THREADS, 0, dependent, s, *job);
     if (error == 0) error = exl::launch(exl::sample_draw, 1, exl::SAMPLE_THREADS, 0, dependent, s, *job);
+    return error;
+}
+
+extern "C" int exl_sample_rows(const ExlDrawRows *rows, int dependent, void *stream) {
+    if (!rows || !rows->draws || !rows->kinds || rows->count < 1 || rows->count > EXL_WIDE_ROWS || rows->vocab < 1 ||
+        rows->vocab > EXL_MAX_VOCAB)
+        return EXL_BAD_ARGUMENT;
+    ExlDrawRows job = *rows;
+    job.chunks = (job.vocab + exl::CHUNK - 1) / exl::CHUNK;
+    const int blocks = job.chunks * job.count;
+    const cudaStream_t s = static_cast<cudaStream_t>(stream);
+    int error = exl::launch(exl::sample_best_rows, blocks, exl::SAMPLE_THREADS, 0, dependent, s, job);
+    if (error == 0) error = exl::launch(exl::sample_weigh_rows, blocks, exl::SAMPLE_THREADS, 0, dependent, s, job);
+    if (error == 0) error = exl::launch(exl::sample_cut_rows, blocks, exl::SAMPLE_THREADS, 0, dependent, s, job);
+    if (error == 0) error = exl::launch(exl::sample_draw_rows, job.count, exl::SAMPLE_THREADS, 0, dependent, s, job);
     return error;
 }

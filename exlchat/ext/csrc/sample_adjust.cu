@@ -13,6 +13,7 @@
 namespace exl {
 
 constexpr int BACK_THREADS = 256;
+constexpr int BACK_BLOCKS = 16;  // of each of many rows
 constexpr int ADJUST_THREADS = EXL_ADJUST_IDS;
 constexpr uint32_t NEVER = 1u << 31;  // of `repeated`: the token would complete an n-gram
 
@@ -36,7 +37,8 @@ struct Decay {
     }
 };
 
-__global__ void __launch_bounds__(BACK_THREADS) look_back(const __grid_constant__ ExlAdjust job) {
+// Block `block` of `blocks`.
+__device__ __forceinline__ void charge(const ExlAdjust &job, int block, int blocks) {
     wait_for_previous();
     let_next_start();
     const ExlChain &chain = chain_of(job);
@@ -49,7 +51,7 @@ __global__ void __launch_bounds__(BACK_THREADS) look_back(const __grid_constant_
     const Decay decay(chain, length);
     const int dry_first = dry_range ? max(length - dry_range, 0) : 0;
     const bool dry_here = dry && (unsigned)newest < job.vocab && !has_bit(job.breakers, newest);
-    for (int at = blockIdx.x * BACK_THREADS + threadIdx.x; at < length; at += gridDim.x * BACK_THREADS) {
+    for (int at = block * BACK_THREADS + threadIdx.x; at < length; at += blocks * BACK_THREADS) {
         const int token = produced(context + at);
         const bool is_known = (unsigned)token < job.vocab;
         const int weight = penalties && is_known ? decay.weight(last - at) : 0;
@@ -124,9 +126,9 @@ __device__ __forceinline__ float adjusted_logit(const ExlAdjust &job, const Aske
     return logit;  // what is no number stays so, for the draw to say it
 }
 
-__global__ void __launch_bounds__(ADJUST_THREADS) adjust(const __grid_constant__ ExlAdjust job) {
+__device__ __forceinline__ void adjust_chunk(const ExlAdjust &job, int block) {
     __shared__ Ends warps[ADJUST_THREADS / LANES];
-    const int id = blockIdx.x * ADJUST_THREADS + threadIdx.x;
+    const int id = block * ADJUST_THREADS + threadIdx.x;
     const Asked asked(job);
     wait_for_previous();
     let_next_start();
@@ -146,7 +148,33 @@ __global__ void __launch_bounds__(ADJUST_THREADS) adjust(const __grid_constant__
     Ends all{0, 0};
 #pragma unroll
     for (const Ends &one : warps) all = {max(all.best, one.best), max(all.least, one.least)};
-    static_cast<Ends *>(job.ends)[blockIdx.x] = all;
+    static_cast<Ends *>(job.ends)[block] = all;
+}
+
+__global__ void __launch_bounds__(BACK_THREADS) look_back(const __grid_constant__ ExlAdjust job) {
+    charge(job, blockIdx.x, gridDim.x);
+}
+__global__ void __launch_bounds__(ADJUST_THREADS) adjust(const __grid_constant__ ExlAdjust job) {
+    adjust_chunk(job, blockIdx.x);
+}
+
+// The same of many rows, each with so many blocks.
+__device__ __forceinline__ const ExlAdjust *adjust_of(const ExlDrawRows &rows, int row) {
+    const int kind = static_cast<const int *>(rows.kinds)[row];
+    if (kind != EXL_ROW_ADJUSTED && kind != EXL_ROW_CHAIN) return nullptr;
+    return &static_cast<const ExlRowDraw *>(rows.draws)[row].adjust;
+}
+__global__ void __launch_bounds__(BACK_THREADS) look_back_rows(const __grid_constant__ ExlDrawRows rows) {
+    const ExlAdjust *from = adjust_of(rows, blockIdx.x / rows.chunks);
+    if (!from) return;
+    const ExlAdjust job = *from;
+    charge(job, blockIdx.x % rows.chunks, rows.chunks);
+}
+__global__ void __launch_bounds__(ADJUST_THREADS) adjust_rows(const __grid_constant__ ExlDrawRows rows) {
+    const ExlAdjust *from = adjust_of(rows, blockIdx.x / rows.chunks);
+    if (!from) return;
+    const ExlAdjust job = *from;
+    adjust_chunk(job, blockIdx.x % rows.chunks);
 }
 
 }  // namespace exl
@@ -161,4 +189,17 @@ extern "C" int exl_adjust(const ExlAdjust *job, int dependent, void *stream) {
     const cudaStream_t s = static_cast<cudaStream_t>(stream);
     const int error = exl::launch(exl::look_back, job->blocks, exl::BACK_THREADS, 0, dependent, s, *job);
     return error ? error : exl::launch(exl::adjust, blocks, exl::ADJUST_THREADS, 0, dependent, s, *job);
+}
+
+extern "C" int exl_adjust_rows(const ExlDrawRows *rows, int dependent, void *stream) {
+    if (!rows || !rows->draws || !rows->kinds || rows->count < 1 || rows->count > EXL_WIDE_ROWS || rows->vocab < 1 ||
+        rows->vocab > EXL_MAX_VOCAB)
+        return EXL_BAD_ARGUMENT;
+    ExlDrawRows job = *rows;
+    const cudaStream_t s = static_cast<cudaStream_t>(stream);
+    job.chunks = exl::BACK_BLOCKS;
+    const int error = exl::launch(exl::look_back_rows, job.chunks * job.count, exl::BACK_THREADS, 0, dependent, s, job);
+    job.chunks = (job.vocab + exl::ADJUST_THREADS - 1) / exl::ADJUST_THREADS;
+    return error ? error
+                 : exl::launch(exl::adjust_rows, job.chunks * job.count, exl::ADJUST_THREADS, 0, dependent, s, job);
 }

@@ -136,7 +136,7 @@ __device__ __noinline__ void draw_by_grid(const ExlChainJob &job, GridTeam team,
     const double *parts = team.bring<Add>(v);
     if (threadIdx.x < LANES) find_block(team, parts, uniform);
     __syncthreads();
-    if ((int)team.shared.all[0] != blockIdx.x) return;
+    if ((int)team.shared.all[0] != team.block()) return;
     const double target = reinterpret_cast<const double *>(team.shared.all)[1];
     double below = 0.0;
     int first = 0, last = 0;  // ~ the first above the target, and the last that weighs anything
@@ -308,27 +308,27 @@ __device__ __forceinline__ Ends ends_of_all(GridTeam team, int vocab, const Ends
 }
 
 // What a block's threads share. One thread; the others see it behind the next wait.
-__device__ __forceinline__ void begin(ChainShared &shared, const ExlChainJob &job) {
+__device__ __forceinline__ void begin(ChainShared &shared, const ExlChainJob &job, int block) {
     const int vocab = job.sample.vocab, stretch = (vocab + job.blocks - 1) / job.blocks;
-    const int first = min((int)blockIdx.x * stretch, vocab);
+    const int first = min(block * stretch, vocab);
     shared.draw = draw_of(job.sample);
     shared.surprise.taken = false;
     shared.known.forget();
     shared.grid = {static_cast<ChainScratch *>(job.scratch), static_cast<const float *>(job.sample.logits), nullptr,
-                   vocab, job.blocks, first, min(first + stretch, vocab), 0};
+                   vocab, job.blocks, block, first, min(first + stretch, vocab), 0};
 }
 
-__global__ void __launch_bounds__(CHAIN_THREADS) sample_chain(const __grid_constant__ ExlChainJob job) {
+__device__ __forceinline__ void take_chain(const ExlChainJob &job, int block) {
     __shared__ ChainShared shared;
     const int t = threadIdx.x;
     for (int i = t; i < sizeof(ExlChain) / 8; i += CHAIN_THREADS)
         reinterpret_cast<Wide *>(&shared.chain)[i] = produced(reinterpret_cast<const Wide *>(job.chain) + i);
     wait_for_previous();
     const GridTeam team{shared};
-    if (t == 0) begin(shared, job);
+    if (t == 0) begin(shared, job, block);
     const Ends ends = ends_of_all(team, job.sample.vocab, static_cast<const Ends *>(job.ends));
     if (not_numbers(ends.best)) {
-        if (blockIdx.x == 0 && t == 0) report_none(job.sample, shared.draw, ends.best);
+        if (block == 0 && t == 0) report_none(job.sample, shared.draw, ends.best);
         return;
     }
     team.change([&] {
@@ -347,12 +347,24 @@ __global__ void __launch_bounds__(CHAIN_THREADS) sample_chain(const __grid_const
                 return;
             }
             sort_vocabulary(team);
-            if (blockIdx.x == 0) clear_bins(team.scratch());
+            if (block == 0) clear_bins(team.scratch());
         }
         take_step(team, step);
     }
     team.change([&] { shared.grid.sorted = nullptr; });
     draw_by_grid(job, team, uniform_of(shared.draw, 0));
+}
+
+__global__ void __launch_bounds__(CHAIN_THREADS) sample_chain(const __grid_constant__ ExlChainJob job) {
+    take_chain(job, blockIdx.x);
+}
+
+// Of many rows each by a block, which waits for no other.
+__global__ void __launch_bounds__(CHAIN_THREADS) sample_chain_rows(const __grid_constant__ ExlDrawRows rows) {
+    if (static_cast<const int *>(rows.kinds)[blockIdx.x] != EXL_ROW_CHAIN) return;
+    ExlChainJob job = static_cast<const ExlRowDraw *>(rows.draws)[blockIdx.x].chain;
+    job.blocks = 1;
+    take_chain(job, 0);
 }
 
 }  // namespace exl
@@ -366,4 +378,11 @@ extern "C" int exl_chain(const ExlChainJob *job, int dependent, void *stream) {
         return EXL_BAD_ARGUMENT;
     return exl::launch(exl::sample_chain, job->blocks, exl::CHAIN_THREADS, 0, dependent,
                        static_cast<cudaStream_t>(stream), *job);
+}
+
+extern "C" int exl_chain_rows(const ExlDrawRows *rows, int dependent, void *stream) {
+    if (!rows || !rows->draws || !rows->kinds || rows->count < 1 || rows->count > EXL_WIDE_ROWS)
+        return EXL_BAD_ARGUMENT;
+    return exl::launch(exl::sample_chain_rows, rows->count, exl::CHAIN_THREADS, 0, dependent,
+                       static_cast<cudaStream_t>(stream), *rows);
 }

@@ -98,7 +98,7 @@ __device__ __noinline__ void sort_vocabulary(GridTeam team) {
         for (int i = first + t; i < last; i += CHAIN_THREADS)
             atomicAdd(&shared.sort.counts[DIGITS - 1 - (team.place_at(i) >> shift & (DIGITS - 1))], 1);
         __syncthreads();
-        if (t < DIGITS) team.scratch().digits[blockIdx.x][t] = shared.sort.counts[t];
+        if (t < DIGITS) team.scratch().digits[team.block()][t] = shared.sort.counts[t];
         team.wait();
         // Many loads are under way at once: one after the other they took most of the sort.
         constexpr int STEP = CHAIN_THREADS / DIGITS, AT_ONCE = 16;
@@ -113,7 +113,7 @@ __device__ __noinline__ void sort_vocabulary(GridTeam team) {
             }
 #pragma unroll
             for (int b = 0; b < AT_ONCE; b++)
-                total += counts[b], below += from + b * STEP < blockIdx.x ? counts[b] : 0;
+                total += counts[b], below += from + b * STEP < team.block() ? counts[b] : 0;
         }
         shared.sort.counts[t] = total, shared.sort.before[t] = below;
         __syncthreads();

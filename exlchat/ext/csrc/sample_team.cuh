@@ -39,7 +39,7 @@ struct Grid {
     ChainScratch *scratch;
     const float *logits;
     const Wide *sorted;  // null: the order of ids
-    int size, blocks;
+    int size, blocks, block;  // of which this is one
     int first, last;  // of the stretch of the list that this block has
     int turn;         // of the memory for sums; only the first warp's
 };
@@ -134,6 +134,7 @@ struct GridTeam {
     __device__ __forceinline__ ChainScratch &scratch() const { return *shared.grid.scratch; }
     __device__ __forceinline__ int size() const { return shared.grid.size; }
     __device__ __forceinline__ int blocks() const { return shared.grid.blocks; }
+    __device__ __forceinline__ int block() const { return shared.grid.block; }
     __device__ __forceinline__ int first() const { return shared.grid.first; }
     __device__ __forceinline__ int last() const { return shared.grid.last; }
     __device__ __forceinline__ Wide place_at(int i) const {
@@ -190,7 +191,7 @@ struct GridTeam {
             warp_all<Op>(v);
             if (lane == 0) {
 #pragma unroll
-                for (int i = 0; i < N; i++) parts[blockIdx.x * VALUES + i] = v[i];
+                for (int i = 0; i < N; i++) parts[block() * VALUES + i] = v[i];
                 meet(&scratch().meeting, blocks());
             }
             __syncwarp();
@@ -240,7 +241,7 @@ struct GridTeam {
         if (threadIdx.x < LANES) {
             double both[2 * N] = {};
             each_part<N>(parts, [&](int block, int i, double part) {
-                both[i] += part, both[N + i] += block < blockIdx.x ? part : 0.0;
+                both[i] += part, both[N + i] += block < this->block() ? part : 0.0;
             });
             warp_all<Add>(both);
             if (threadIdx.x == 0)
