@@ -30,6 +30,7 @@ class Rows:
         positions: how many tokens are before each.
         heads: those of queries, and of keys and values.
         broken: tokens whose vectors are no numbers.
+        least: see `AttentionScratch`.
     """
 
     kernels: Attention
@@ -43,6 +44,7 @@ class Rows:
     rules: AttentionRules | None = None
     splits: int = 4
     broken: tuple[int, ...] = ()
+    least: int = 0
 
     def __post_init__(self) -> None:
         draw = torch.Generator().manual_seed(3)
@@ -60,7 +62,10 @@ class Rows:
             self.qkv[row] = float("nan")
         angles = torch.rand(max(map(len, self.tables)) * PAGE_TOKENS, self.head_dim // 2, generator=draw) * 6
         self.turns = torch.stack((angles.cos(), angles.sin()), dim=-1).to(self.device)
-        self.scratch = AttentionScratch(heads, kv_heads, self.head_dim, self.splits, self.device, rows=8)
+        most = max(len(self.positions), 8)
+        self.scratch = AttentionScratch(
+            heads, kv_heads, self.head_dim, self.splits, self.device, rows=most, least=self.least
+        )
         self.before = [part.clone() for part in self.stored()]
 
     def stored(self) -> list[Tensor]:
