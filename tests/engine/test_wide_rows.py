@@ -1,0 +1,160 @@
+"""More answers than a step takes rows, whose rows keep their places: each is what it would be alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+import torch
+
+from exlchat.engine import Finished, GenerationRequest, LocalEngine, load
+from exlchat.engine.decode.draws import DecodeRow
+from exlchat.engine.decode.graphs import DecodeGraphs
+from exlchat.engine.kv.sequence import KVSequence
+from exlchat.engine.sampling.device_rules import DeviceRules
+from exlchat.engine.schedule.batch import BatchedRunAhead
+from exlchat.ext.philox import uniform_bits
+from exlchat.ext.sampling import TokenRing
+from exlchat.llm.events import TextDelta
+from exlchat.llm.port import Failed, Handle
+from tests.engine.test_several import PROMPT, WARM, Drawing, alone, probabilities, save_random_llama
+
+MOST = 40
+
+
+class WideDrawing(Drawing):
+    """Wide passes of `DecodeGraphs`, too."""
+
+    def __init__(self, engine: LocalEngine, *, may_leave: bool = True) -> None:
+        super().__init__(engine._parts.transformer, WARM)
+        self._places = [TokenRing(pinned=False) for _ in range(MOST)]
+        self._may_leave = may_leave
+        self._passes = 0
+        self.kept: list[int] = []
+        """Rows that went on where they were each time that rows were put."""
+        self._at: dict[int, tuple[DecodeRow, list[int]]] = {}
+
+    def may_leave_places(self) -> bool:
+        return self._may_leave
+
+    def put_rows(self, rows: Sequence[KVSequence | None], begun: Mapping[int, DecodeRow]) -> int:
+        assert sum(row is not None for row in rows) > 8
+        assert self._may_leave or None not in rows
+        for place, row in begun.items():
+            self._at[place] = row, [row.context[-1], len(row.context) - 1, row.draws.index]
+        self._at = {place: at for place, at in self._at.items() if place < len(rows) and rows[place] is not None}
+        assert [self._at[place][0].sequence if place in self._at else None for place in range(len(rows))] == list(rows)
+        self.kept.append(len(self._at) - len(begun))
+        return self._passes
+
+    def launch_wide(self) -> None:
+        self._passes += 1
+        self.sizes.append(len(self._at))
+        for place, (row, at) in self._at.items():
+            token, position, index = at
+            drawn = self._drawn(row, token, position, index)
+            self._places[place].words[self._passes % 64] = self._passes << 32 | drawn
+            at[:] = drawn, position + 1, index + 1
+
+    def place_ring(self, place: int) -> TokenRing:
+        return self._places[place]
+
+    def _drawn(self, row: DecodeRow, token: int, position: int, index: int) -> int:
+        assert position < row.sequence.capacity
+        logits = self._transformer.forward(torch.tensor([token]), row.sequence, start=position)[0]
+        cumulative = probabilities(logits, WARM).cumsum(0)
+        uniform = uniform_bits(row.draws.seed, index, attempt=row.draws.attempt) / 2**53
+        return int(torch.searchsorted(cumulative, cumulative[-1] * uniform, right=True))
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> LocalEngine:
+    path = tmp_path_factory.mktemp("model")
+    save_random_llama(path)
+    return load(path, device="cpu", kv_cache="fp16", max_seq_len=512, cache_tokens=256 * 120)
+
+
+@pytest.fixture(params=[True, False], ids=["empty places", "no page for empty places"])
+def step(engine: LocalEngine, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> WideDrawing:
+    made, scheduler = WideDrawing(engine, may_leave=request.param), engine._parts.scheduler
+    ahead = BatchedRunAhead(cast("DecodeGraphs", made), DeviceRules(scheduler._plans.vocabulary))
+    monkeypatch.setattr(scheduler, "_ahead", ahead)
+    monkeypatch.setattr(scheduler._admission, "_most", lambda: MOST)
+    return made
+
+
+class Asked:
+    """A request whose events are kept."""
+
+    def __init__(self, engine: LocalEngine, request: GenerationRequest) -> None:
+        self.request, self.tokens = request, 0
+        self.end: Finished | Failed | None = None
+        self.handle: Handle = engine._parts.scheduler.add(request, self._take)
+
+    def _take(self, event: object) -> None:
+        if isinstance(event, TextDelta):
+            self.tokens += len(event.token_ids)
+        elif isinstance(event, Finished | Failed):
+            self.end = event
+
+    def check(self, engine: LocalEngine) -> None:
+        assert isinstance(self.end, Finished), self.end
+        assert self.request.seed is not None
+        wanted = alone(engine, self.request, self.request.seed)
+        assert self.end.token_ids == wanted.token_ids[: len(self.end.token_ids)]
+        if self.end.reason != "cancelled":
+            assert self.end.reason == wanted.reason
+            assert len(self.end.token_ids) == len(wanted.token_ids)
+
+
+def requests(count: int, **change: Any) -> list[GenerationRequest]:
+    return [
+        GenerationRequest(PROMPT[: 20 + 11 * seed], WARM, max_new_tokens=10 + 5 * (seed % 7), seed=seed, **change)
+        for seed in range(count)
+    ]
+
+
+def run(engine: LocalEngine, limit: int = 2000) -> None:
+    for _ in range(limit):
+        if not engine._parts.scheduler.step():
+            return
+    raise AssertionError("it never ends")
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"banned": ["a", "e", "ti"]}, {"stop": ["ti", "or"]}], ids=["plain", "banned", "stop"]
+)
+def test_each_of_many_is_what_it_would_be_alone(
+    engine: LocalEngine, step: WideDrawing, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    asked = [Asked(engine, one) for one in requests(20, **change)]
+    run(engine)
+    assert max(step.sizes) > 8
+    assert engine._parts.scheduler._ahead is not None
+    assert engine._parts.scheduler._ahead._formed == engine._parts.scheduler._ahead._open == []
+    monkeypatch.undo()
+    for one in asked:
+        one.check(engine)
+
+
+def test_who_comes_and_who_is_cancelled_leaves_the_others_where_they_are(
+    engine: LocalEngine, step: WideDrawing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = iter(requests(34))
+    asked = [Asked(engine, next(wanted)) for _ in range(14)]
+    for turn in range(200):
+        engine._parts.scheduler.step()
+        if turn % 4 == 3 and (one := next(wanted, None)) is not None:
+            asked.append(Asked(engine, one))
+        if turn in (40, 55):
+            next(one for one in asked if one.end is None and one.tokens > 3).handle.cancel()
+    run(engine)
+    ahead = [one for one in asked if isinstance(one.end, Finished) and one.end.reason == "cancelled"]
+    assert len(ahead) == 2
+    if step._may_leave:
+        # Most of the time somebody came or left, and the others went on.
+        assert sum(kept > 0 for kept in step.kept) > len(step.kept) / 2
+    monkeypatch.undo()
+    for one in asked:
+        one.check(engine)
