@@ -58,7 +58,7 @@ class Rows:
         self._one, self._chain = SamplerKernels(library), ChainKernels(library)
         self.kinds: list[RowKind] = []
         for row in range(count):
-            context = torch.randint(vocab, (3 + 37 * row % 500,), generator=draw).tolist() * 2
+            context = torch.randint(vocab, (3 + 37 * row % 250,), generator=draw).tolist() * 2
             allowed = [token for token in range(vocab) if token % 3] if row % MASKED == 0 else None
             barred = {row % vocab: 2} if row % 5 == 0 and vocab > 8 else {}
             asked = DeviceDraws(ASKED[row % len(ASKED)], row, index=row % 3, rules=ChainRules(barred=barred))

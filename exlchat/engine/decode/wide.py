@@ -103,7 +103,8 @@ class WidePasses:
             ModelError: the GPU refuses to capture.
         """
         count = len(sequences)
-        size = filled_size(count) if count in SIZES or self.may_fill() else count
+        whole = count in SIZES and None not in sequences
+        size = filled_size(count) if whole or self.may_fill() else count
         rows = [self._idle.row if sequence is None else sequence.row for sequence in sequences]
         self._tables.show(self._cache.tables, [*rows, *[self._idle.row] * (size - count)])
         if self._shown != (count, size):

@@ -203,6 +203,9 @@ class DraftedTokens(Generic[_Row]):
         if self._plain is not None and not self._guesses():
             self._plain.go_on()
 
+    def stands_by(self) -> bool:
+        return False
+
     def close(self) -> None:
         self._leave_plain()
         self._rows.clear()

@@ -126,6 +126,9 @@ class _HostDrawn:
     def go_on(self) -> None:
         self.wants = True
 
+    def stands_by(self) -> bool:
+        return False
+
     def close(self) -> None:
         self._together.close(self)
 
@@ -232,15 +235,15 @@ class BatchedRunAhead:
             return False
         for leaving in set(self._rows).difference(one for one in places if one is not None):
             leaving.drain()
-        self._place(places, coming)
+        self._place(places, coming, joins=any(one.busy for one in self._rows))
         return True
 
-    def _place(self, places: list[_Ahead | None], coming: Sequence[_Ahead]) -> None:
+    def _place(self, places: list[_Ahead | None], coming: Sequence[_Ahead], *, joins: bool = False) -> None:
         begun = {places.index(one): one.row(self._rules) for one in coming}
         rows = [None if one is None else one.sequence for one in places]
         last = self.step.put_rows(rows, begun)
         for place, one in zip(begun, coming, strict=True):
-            one.sit(place, last)
+            one.sit(place, last, joins=joins)
         self._formed, self._left = places, False
         self._until = self.launched + min(one.most for one in self._rows)
 
@@ -267,6 +270,7 @@ class _Ahead:
         self._before = 0  # the number of the last report before its own
         self._read = 0  # reports of the passes that it is in
         self._kept: list[tuple[int, int]] = []  # reports of passes before, that nobody has asked for yet
+        self._joins = False
 
     @property
     def busy(self) -> bool:
@@ -303,9 +307,19 @@ class _Ahead:
     def _unread(self) -> int:
         return len(self._kept) + (0 if self.slot is None else self._together.launched - self._since - self._read)
 
-    def sit(self, slot: int, before: int) -> None:
-        """It is in the passes from the next one on, in which it reports one more than `before`."""
+    def sit(self, slot: int, before: int, *, joins: bool = False) -> None:
+        """It is in the passes from the next one on, in which it reports one more than `before`.
+
+        Args:
+            joins: the others have the pass before to read: until they have, it waits a turn, or it would be the one
+                that waits for the device in every step.
+        """
         self.slot, self._since, self._before, self._read = slot, self._together.launched, before, 0
+        self._joins = joins
+
+    def stands_by(self) -> bool:
+        joins, self._joins = self._joins, False
+        return joins
 
     def drain(self) -> None:
         while self.slot is not None and self._since + self._read < self._together.launched:
@@ -321,6 +335,7 @@ class _Ahead:
     def follow(self, token: int) -> int:
         if not self.busy:
             self._together.launch_next()
+            self._joins = False
         found, status = self._kept.pop(0) if self._kept else self._report()
         check_drawn(status)
         self.sequence.extend((token,))

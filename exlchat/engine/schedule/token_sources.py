@@ -57,6 +57,10 @@ class TokenSource(Protocol):
     def go_on(self) -> None:
         """The answer does not end with the last token: what can be begun without being asked for may begin."""
 
+    def stands_by(self) -> bool:
+        """Whether the next token is better asked for in the answer's next turn."""
+        return False
+
     def close(self) -> None:
         """No more tokens are wanted. Returns when the device no longer works for this answer; again is harmless.
 
@@ -94,6 +98,9 @@ class SynchronousTokens:
 
     def go_on(self) -> None:
         """Nothing: the host draws."""
+
+    def stands_by(self) -> bool:
+        return False
 
     def close(self) -> None:
         """Nothing: no step outlives its call."""
@@ -142,6 +149,9 @@ class RunAheadTokens:
 
     def go_on(self) -> None:
         self._launch_up_to(self._read + _AHEAD)
+
+    def stands_by(self) -> bool:
+        return False
 
     def close(self) -> None:
         if self._closed:
@@ -204,6 +214,9 @@ class MaskedTokens:
 
     def go_on(self) -> None:
         """Nothing: the mask of the next draw is not known."""
+
+    def stands_by(self) -> bool:
+        return False
 
     def close(self) -> None:
         """Nothing: no step outlives its call."""

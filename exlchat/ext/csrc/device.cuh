@@ -148,7 +148,7 @@ __device__ __forceinline__ void tell_host(unsigned long long *slot, unsigned lon
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(slot), "l"(word) : "memory");
 }
 
-// All blocks of a grid wait for each other here, so all of them must be on the card at once; one thread of each calls it.
+// Blocks wait for each other here, each with its number among them, so all of them must be on the card at once; one thread of each calls it.
 // What these threads saw before is seen then by loads that bypass L1 (`produced`). The word begins at 0: the last to come
 // turns its upper bit over, and leaves the others at 0.
 __device__ __forceinline__ unsigned acquired(const unsigned *p) {
@@ -156,8 +156,8 @@ __device__ __forceinline__ unsigned acquired(const unsigned *p) {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
     return value;
 }
-__device__ __forceinline__ void meet(unsigned *word, int blocks) {
-    const unsigned part = blockIdx.x == 0 ? (1u << 31) - (blocks - 1) : 1;
+__device__ __forceinline__ void meet(unsigned *word, int block, int blocks) {
+    const unsigned part = block == 0 ? (1u << 31) - (blocks - 1) : 1;
     unsigned before;
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(word), "r"(part) : "memory");
     while ((acquired(word) ^ before) >> 31 == 0) {}

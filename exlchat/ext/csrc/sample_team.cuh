@@ -167,7 +167,7 @@ struct GridTeam {
     __device__ __forceinline__ double sum_at(int i) const { return produced(reinterpret_cast<const double *>(room(2)) + i); }
     __device__ __forceinline__ void wait() const {
         __syncthreads();
-        if (threadIdx.x == 0) meet(&scratch().meeting, blocks());
+        if (threadIdx.x == 0) meet(&scratch().meeting, block(), blocks());
         __syncthreads();
     }
 
@@ -192,7 +192,7 @@ struct GridTeam {
             if (lane == 0) {
 #pragma unroll
                 for (int i = 0; i < N; i++) parts[block() * VALUES + i] = v[i];
-                meet(&scratch().meeting, blocks());
+                meet(&scratch().meeting, block(), blocks());
             }
             __syncwarp();
         }

@@ -295,8 +295,8 @@ inline bool arrive(unsigned *ticket, int blocks) {
     if (last) __atomic_store_n(ticket, 0, __ATOMIC_SEQ_CST);
     return last;
 }
-inline void meet(unsigned *word, int blocks) {
-    const unsigned part = blockIdx.x == 0 ? (1u << 31) - (blocks - 1) : 1;
+inline void meet(unsigned *word, int block, int blocks) {
+    const unsigned part = block == 0 ? (1u << 31) - (blocks - 1) : 1;
     const unsigned before = __atomic_fetch_add(word, part, __ATOMIC_SEQ_CST);
     while ((__atomic_load_n(word, __ATOMIC_SEQ_CST) ^ before) >> 31 == 0) std::this_thread::yield();
 }
