@@ -142,15 +142,14 @@ def test_any_number_of_tokens(rows: Callable[..., Rows]) -> None:
         assert same(made.run(list(range(8 - count, 8))[::-1]), alone[8 - count :].flip(0)), count
 
 
-@pytest.mark.parametrize("least", [0, 64, 512])
-@pytest.mark.parametrize("count", [9, 33, 70, 128])
+@pytest.mark.parametrize(("count", "least"), [(9, 0), (9, 512), (40, 64), (128, 256)])
 def test_many_sequences(rows: Callable[..., Rows], count: int, least: int) -> None:
     """More than a warp has lanes, of all lengths, some of them empty; each to the last bit as alone."""
-    positions = [(row * 89) % 900 if row % 7 else 0 for row in range(count)]
+    positions = [(row * 89) % (900 if count < 20 else 330) if row % 7 else 0 for row in range(count)]
     tables = [[5 + row % 3, 2, 7, 9] for row in range(count)]
     for row, table in enumerate(tables):
         table[positions[row] // 256] = 10 + row  # what it writes is its own
-    made = rows(tables, positions, splits=5, least=least, processors=7)
+    made = rows(tables, positions, splits=5, least=least, processors=2)
     together = made.check().double()
     assert made.rules is not None
     for row in range(0, count, 16):

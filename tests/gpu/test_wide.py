@@ -27,6 +27,11 @@ pytestmark = pytest.mark.timeout(600)
 USUAL = SamplingSettings(0.8, top_k=50, top_p=0.95)
 
 
+@pytest.fixture(autouse=True)
+def switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exlchat.engine.decode.graphs._MOST_ROWS", MOST_ROWS)
+
+
 @pytest.fixture(scope="module", params=["fp16", "q4"])
 def engine(request: pytest.FixtureRequest) -> LocalEngine:
     return load(EXL2, device="cuda", max_seq_len=2048, cache_tokens=256 * 200, kv_cache=request.param)
@@ -163,7 +168,7 @@ def test_masks_and_chances_beside_plain_rows(engine: LocalEngine) -> None:
     assert engine.decode(answers.ids[4]).strip().rstrip(".").replace(" ", "").isalpha()
     told = answers.ends[7]
     assert isinstance(told, Finished)
-    assert [len(one.alternatives) for one in told.chances] == [2] * len(told.token_ids)
+    assert [len(one.top) for one in told.chances] == [2] * len(told.token_ids)
     assert [len(answers.ids[at]) for at in (0, 1, 11)] == [requests[at].max_new_tokens for at in (0, 1, 11)]
 
 
