@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,6 +21,7 @@ from exlchat.ext.philox import uniform_bits
 from exlchat.ext.sampling import TokenRing
 from exlchat.llm.events import TextDelta
 from exlchat.llm.port import Failed, Handle
+from exlchat.llm.request import Rank
 from tests.engine.test_several import PROMPT, WARM, Drawing, alone, probabilities, save_random_llama
 
 MOST = 40
@@ -158,3 +162,103 @@ def test_who_comes_and_who_is_cancelled_leaves_the_others_where_they_are(
     monkeypatch.undo()
     for one in asked:
         one.check(engine)
+
+
+class Late:
+    """A device that does nothing before somebody looks, and then one thing at a time; every row says the same token."""
+
+    def __init__(self) -> None:
+        self._under_way: list[Callable[[], None]] = []
+        self._places = [TokenRing(pinned=False) for _ in range(MOST)]
+        self._rows = [TokenRing(pinned=False) for _ in range(8)]
+        self._at: dict[int, int] = {}
+        self._step: list[int] = []
+        self._looks = self._passes = 0
+        self.kept = 0
+
+    def may_leave_places(self) -> bool:
+        return True
+
+    def put_rows(self, rows: Sequence[KVSequence | None], begun: Mapping[int, DecodeRow]) -> int:
+        there, begins = {place for place, row in enumerate(rows) if row is not None}, dict.fromkeys(begun, self._passes)
+        self.kept += len(there) - len(begun)
+
+        def put() -> None:
+            self._at = {place: number for place, number in (self._at | begins).items() if place in there}
+            assert set(self._at) == there
+
+        self._under_way.append(put)
+        return self._passes
+
+    def launch_wide(self) -> None:
+        def draw() -> None:
+            for place in self._at:
+                number = self._at[place] = self._at[place] + 1
+                self._places[place].words[number % 64] = number << 32 | 7
+
+        self._under_way.append(draw)
+        self._passes += 1
+
+    def begin_rows(self, rows: Sequence[DecodeRow]) -> None:
+        for ring in self._rows:
+            ring.clear()
+        self._under_way.append(lambda: setattr(self, "_step", [0] * len(rows)))
+
+    def launch(self) -> None:
+        def draw() -> None:
+            self._step = [number + 1 for number in self._step]
+            for ring, number in zip(self._rows, self._step, strict=False):
+                ring.words[number % 64] = number << 32 | 7
+
+        self._under_way.append(draw)
+
+    def place_ring(self, place: int) -> SimpleNamespace:
+        return SimpleNamespace(read=partial(self._read, self._places[place]))
+
+    def row_ring(self, row: int) -> SimpleNamespace:
+        return SimpleNamespace(read=partial(self._read, self._rows[row]))
+
+    def running(self) -> bool:
+        return bool(self._under_way)
+
+    def _read(self, ring: TokenRing, number: int) -> tuple[int, int] | None:
+        found = ring.read(number)
+        self._looks += found is None
+        if found is None and self._looks % 2 and self._under_way:
+            self._under_way.pop(0)()
+        return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_report_is_lost_where_the_device_lags(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Answers of unlike lengths, each followed by another, beside chats that go first and some that are cancelled."""
+    scheduler, late, choice = engine._parts.scheduler, Late(), random.Random(seed)
+    ahead = BatchedRunAhead(cast("DecodeGraphs", late), DeviceRules(scheduler._plans.vocabulary))
+    monkeypatch.setattr(scheduler, "_ahead", ahead)
+    monkeypatch.setattr(scheduler._admission, "_most", lambda: MOST)
+    asked: list[Asked] = []
+
+    def ask(rank: Rank = Rank.BULK, tokens: int = 0) -> None:
+        prompt = choice.choices(range(300), k=choice.randint(2, 60))
+        many = tokens or choice.choice((40, 40, 40, 25, 3))
+        asked.append(
+            Asked(engine, GenerationRequest(prompt, WARM, max_new_tokens=many, min_new_tokens=many, rank=rank))
+        )
+
+    for _ in range(24):
+        ask()
+    for turn in range(4000):
+        if turn % 150 == 80 and turn < 500:
+            ask(Rank.CHAT, 100)
+        if turn % 37 == 5:
+            choice.choice(asked[-20:]).handle.cancel()
+        for _ in range(min(24 - sum(one.end is None for one in asked), 100 - len(asked))):
+            ask()
+        if not scheduler.step():
+            break
+    assert all(isinstance(one.end, Finished) for one in asked), [
+        one.end for one in asked if isinstance(one.end, Failed)
+    ]
+    assert late.kept > 500
