@@ -3,9 +3,10 @@
     python -m benchmarks.serving [MODEL] [--device cpu] [--rounds 20] [--tokens 128] [--clients 64]
 
 The server runs in a process of its own, the engine in this one; while one works, the other waits. First byte: what lies
-between the whole request and the first text of its answer, less what the engine takes to its first token. With `--clients`
-so many ask at the same time, of the engine and of the server in turn: tokens a second of all, from the first token of the
-first answer to the end of the last, medians of five rounds.
+between the whole request and the first text of its answer, less what the engine takes to its first token.
+
+With `--clients` so many ask at the same time, of the engine and of the server in turn: tokens a second of all, from the
+first token of the first answer to the end of the last, medians of five rounds.
 """
 
 from __future__ import annotations
