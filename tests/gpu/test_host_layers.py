@@ -1,0 +1,94 @@
+"""Layers whose weights a card reads in the machine's memory: the bits of a card that holds all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from exlchat.engine import Finished, GenerationRequest, LocalEngine, card_choice, load
+from exlchat.engine.cards import host_memory
+from exlchat.ext.pinned import PinnedMemory
+from exlchat.llm.cards import CardWishes
+from exlchat.llm.events import OneOfSeveral
+from tests.engine.family_models import save_case
+from tests.engine.test_settled_chain import quantize, wide
+
+LAYERS = 4
+IDS = torch.randint(384, (600,), generator=torch.Generator().manual_seed(3)).tolist()
+
+
+@pytest.fixture(
+    scope="module", params=[("llama", "exl2"), ("llama", "float16"), ("mixtral", "exl2"), ("mixtral", "float16")]
+)
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    name, kind = request.param
+    folder = tmp_path_factory.mktemp("model")
+    case = wide(name)
+    sizes = {"num_hidden_layers": LAYERS, "max_position_embeddings": 1024, "dtype": "float16"}
+    save_case(replace(case, changes={**case.changes, **sizes}), folder / "dense")
+    return quantize(kind, folder / "dense", folder / "quantized")
+
+
+def loaded(path: Path, hosted: int) -> LocalEngine:
+    return load(path, device="cuda", max_seq_len=1024, cards=CardWishes(host_layers=hosted))
+
+
+def answers(model: LocalEngine) -> list[tuple[int, ...]]:
+    """Prompts in one pass, the second time captured; one in several; several answers side by side."""
+    found = []
+    for ids in (IDS[:40], IDS[100:140], IDS[200:240], IDS):
+        *_, end = model.generate(GenerationRequest(ids, max_new_tokens=48))
+        assert isinstance(end, Finished)
+        found.append(end.token_ids)
+    for one in model.generate_several(GenerationRequest(IDS[:100], max_new_tokens=20), [1, 2, 3]):
+        if isinstance(one, OneOfSeveral) and isinstance(one.event, Finished):
+            found.append(one.event.token_ids)
+    return found
+
+
+def test_answers_are_those_of_a_card_that_holds_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: set[int] = set()
+
+    class Counted(PinnedMemory):
+        def __init__(self, size: int) -> None:
+            super().__init__(size)
+            held.add(self.address)
+
+        def free(self) -> None:
+            super().free()
+            held.remove(self.address)
+
+    monkeypatch.setattr(host_memory, "PinnedMemory", Counted)
+    one = loaded(path, 0)
+    wanted, logits = answers(one), [one.logits(IDS[:tokens]).cpu() for tokens in (1, 8, 40, 600)]
+    assert not held
+    assert one.memory_report().hosted == 0
+    one.unload()
+    two = loaded(path, LAYERS // 2)
+    assert held
+    report = two.memory_report()
+    assert report.host_layers == LAYERS // 2
+    assert report.weights / 4 < report.hosted < report.weights
+    assert two.info.notices[0].startswith(f"{LAYERS // 2} of {LAYERS} layers ")
+    assert answers(two) == wanted
+    for tokens, expected in zip((1, 8, 40, 600), logits, strict=True):
+        assert torch.equal(two.logits(IDS[:tokens]).cpu(), expected), tokens
+    two.unload()
+    assert not held
+
+
+def test_a_card_that_is_too_small_reads_some_layers_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = loaded(path, 0)
+    wanted, held = answers(one), one.footprint
+    one.unload()
+    really = card_choice.usable_memory
+    # It lacks half of the context.
+    room = held.weights + 512 * held.cache_per_token
+    monkeypatch.setattr(card_choice, "usable_memory", lambda card: really(card) if card.type == "cpu" else room)
+    two = load(path, device="cuda", max_seq_len=1024)
+    assert two.memory_report().host_layers > 1
+    assert answers(two) == wanted
+    two.unload()
