@@ -12,7 +12,6 @@ from exlchat.engine import Finished, GenerationRequest, LocalEngine, card_choice
 from exlchat.engine.cards import host_memory
 from exlchat.ext.pinned import PinnedMemory
 from exlchat.llm.cards import CardWishes
-from exlchat.llm.events import OneOfSeveral
 from tests.engine.family_models import save_case
 from tests.engine.test_settled_chain import quantize, wide
 
@@ -27,7 +26,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     name, kind = request.param
     folder = tmp_path_factory.mktemp("model")
     case = wide(name)
-    sizes = {"num_hidden_layers": LAYERS, "max_position_embeddings": 1024, "dtype": "float16"}
+    sizes = {"num_hidden_layers": LAYERS, "max_position_embeddings": 1024}
     save_case(replace(case, changes={**case.changes, **sizes}), folder / "dense")
     return quantize(kind, folder / "dense", folder / "quantized")
 
@@ -38,14 +37,13 @@ def loaded(path: Path, hosted: int) -> LocalEngine:
 
 def answers(model: LocalEngine) -> list[tuple[int, ...]]:
     """Prompts in one pass, the second time captured; one in several; several answers side by side."""
-    found = []
+    found, several = [], GenerationRequest(IDS[:100], max_new_tokens=20)
     for ids in (IDS[:40], IDS[100:140], IDS[200:240], IDS):
         *_, end = model.generate(GenerationRequest(ids, max_new_tokens=48))
         assert isinstance(end, Finished)
         found.append(end.token_ids)
-    for one in model.generate_several(GenerationRequest(IDS[:100], max_new_tokens=20), [1, 2, 3]):
-        if isinstance(one, OneOfSeveral) and isinstance(one.event, Finished):
-            found.append(one.event.token_ids)
+    events = [getattr(one, "event", None) for one in model.generate_several(several, [1, 2, 3])]
+    found.extend(event.token_ids for event in events if isinstance(event, Finished))
     return found
 
 

@@ -124,7 +124,7 @@ class Room:
 
     def _copy(self, begin: int, end: int) -> int:
         """Bytes that a card with these layers has for copies of what lies in the machine's memory."""
-        if begin == end or end <= len(self.weights.layers) - self.hosted:
+        if not self.hosted or begin == end or end <= len(self.weights.layers) - self.hosted:
             return 0
         return max(self.weights.movable[len(self.weights.movable) - self.hosted :])
 
