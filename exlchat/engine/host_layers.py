@@ -59,7 +59,8 @@ def host_notice(transformer: Transformer) -> str | None:
     read, rate = transformer.hosted_bytes_per_token, min(host.rate for host in transformer.hosts)
     return (
         f"{hosted} of {layers} {what} lie in the machine's memory, of which a token reads {_gigabytes(read)} at "
-        f"{rate / 1e9:.1f} GB/s: at most {rate / read:,.{0 if rate >= 10 * read else 1}f} tokens a second"
+        f"{rate / 1e9:.1f} GB/s: at most {rate / read:,.{0 if rate >= 10 * read else 1}f} tokens a second; fewer "
+        "lie there with fewer bits, a shorter --context or a smaller --kv-cache"
     )
 
 

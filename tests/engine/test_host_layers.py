@@ -32,6 +32,7 @@ from tests.engine.family_models import CASES, save_case
 from tests.engine.reference_kernels import ReferenceKernels
 from tests.engine.test_card_room import model, with_cards
 from tests.engine.test_settled_chain import quantize, wide
+from tests.engine.test_step_chain import chain_logits
 from tests.random_models import save_random_llama
 
 FP16 = KINDS["fp16"]
@@ -76,6 +77,19 @@ def test_logits_are_those_of_weights_on_the_card(name: str, kind: str, tmp_path:
         assert torch.equal(logits_in_steps(found, IDS, STEPS, cache), wanted), hosted
 
 
+@pytest.mark.usefixtures("decoded_once")
+@torch.inference_mode()
+@pytest.mark.parametrize("name", ["llama", "mixtral"])
+@pytest.mark.parametrize("kind", ["exl2", "float16"])
+def test_captured_steps_read_them_where_they_are(name: str, kind: str, tmp_path: Path) -> None:
+    save_case(wide(name), tmp_path / "dense")
+    path = quantize(kind, tmp_path / "dense", tmp_path / "quantized")
+    wanted, found = (opened(path, kernels=True, hosted=hosted) for hosted in (0, 1))
+    for rows in (1, 7):
+        assert torch.equal(chain_logits(found, IDS[:14], 0, rows=rows), chain_logits(wanted, IDS[:14], 0, rows=rows))
+    assert not len(found.hosts[0]._copy)
+
+
 def test_experts_in_float_stand_one_behind_the_other_there(tmp_path: Path) -> None:
     """The kernels of chosen experts read them so."""
     save_case(CASES["gpt_oss"], tmp_path)
@@ -113,7 +127,8 @@ def test_what_is_fetched_stands_at_one_place_and_is_what_was_held() -> None:
     memory = HostMemory(CPU)
     first = memory.hold([torch.arange(5), torch.ones(3, dtype=torch.float16)])
     second = memory.hold([torch.arange(100)])
-    there = first.fetch()
+    with torch.inference_mode():  # as the first pass does
+        there = first.fetch()
     assert torch.equal(there[0], torch.arange(5))
     assert torch.equal(there[1], torch.ones(3, dtype=torch.float16))
     (other,) = second.fetch()

@@ -59,7 +59,9 @@ class HostMemory:
         """
         if not len(self._copy):
             assert self._largest is not None
-            self._copy = torch.empty(self._largest.bytes, dtype=torch.uint8, device=self.device)
+            # It is written to by passes and outside of them.
+            with torch.inference_mode(False):
+                self._copy = torch.empty(self._largest.bytes, dtype=torch.uint8, device=self.device)
         return self._copy[:size]
 
     @property
