@@ -10,6 +10,11 @@ import torch
 
 from exlchat.engine import Finished, GenerationRequest, LocalEngine, card_choice, load
 from exlchat.engine.cards import host_memory
+from exlchat.engine.formats.inventory import is_quantized, part_bytes
+from exlchat.engine.kv.budget import CachePlan, bytes_of_layers
+from exlchat.engine.model.architecture import read_spec
+from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.ext.kv_formats import KINDS
 from exlchat.ext.pinned import PinnedMemory
 from exlchat.llm.cards import CardWishes
 from tests.engine.family_models import save_case
@@ -80,13 +85,15 @@ def test_answers_are_those_of_a_card_that_holds_all(path: Path, monkeypatch: pyt
 
 def test_a_card_that_is_too_small_reads_some_layers_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = loaded(path, 0)
-    wanted, held = answers(one), one.footprint
+    wanted = answers(one)
     one.unload()
-    really = card_choice.usable_memory
-    # It lacks half of the context.
-    room = held.weights + 512 * held.cache_per_token
-    monkeypatch.setattr(card_choice, "usable_memory", lambda card: really(card) if card.type == "cpu" else room)
+    checkpoint = Checkpoint(path)
+    spec = read_spec(checkpoint.config, "config.json")
+    weights = part_bytes(checkpoint, LAYERS, torch.float16, stay_quantized=is_quantized(checkpoint))
+    # It lacks less than a layer; the first one that moves makes room for its own copy only.
+    room = weights.all + sum(bytes_of_layers(spec, KINDS["fp16"], CachePlan(1024, 1024))) - 100_000
+    monkeypatch.setattr(card_choice, "usable_memory", lambda card: 2**30 if card.type == "cpu" else room)
     two = load(path, device="cuda", max_seq_len=1024)
-    assert two.memory_report().host_layers > 1
+    assert two.memory_report().host_layers == 2
     assert answers(two) == wanted
     two.unload()

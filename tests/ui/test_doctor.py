@@ -68,7 +68,8 @@ def test_a_sound_machine_has_nothing_to_mend(facts: MachineFacts) -> None:
 def test_the_card_is_shown_with_capability_and_memory() -> None:
     line = next(finding for finding in examine(GPU_MACHINE) if finding.subject == "GPU")
     assert line.text == (
-        "NVIDIA GeForce RTX 4090, compute capability 8.9, 20.0 of 24.0 GiB free; reads the machine's memory at 25.3 GB/s"
+        "NVIDIA GeForce RTX 4090, compute capability 8.9, 20.0 of 24.0 GiB free; "
+        "reads the machine's memory at 25.3 GB/s"
     )
 
 
