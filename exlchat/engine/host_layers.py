@@ -47,7 +47,8 @@ def with_host_layers(
     context = wishes.context or min(spec.max_position_embeddings, _CONTEXT)
     some = (replace(room, hosted=count) for count in range(1, most + 1))
     enough = (one for one in some if suffices(spec, kind, replace(wishes, context=context), one))
-    return next(enough, replace(room, hosted=most))
+    # Where the weights fit and what was asked for does not even so, layers there would only hide that.
+    return next(enough, room if room.fits([0] * spec.num_layers) else replace(room, hosted=most))
 
 
 def host_notice(transformer: Transformer) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from exlchat.engine.cards.host_memory import HostMemory
 from exlchat.engine.cards.split import LayerSplit, current, placed_on
 from exlchat.engine.decode.experts import ExpertRows, UnfitError, pack_experts
+from exlchat.engine.decode.kernels import ModelKernels
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.layers.experts import Experts, Mlp, SharedExpert
 from exlchat.engine.layers.hosting import hosted, hosted_experts, hosted_linear, hosted_mlp
@@ -86,7 +88,7 @@ def load_ends(spec: ModelSpec, loader: LayerLoader, has_head: bool, *, last: Lay
 
 
 def load_layer(spec: ModelSpec, loader: LayerLoader, index: int, memory: HostMemory | None = None) -> DecoderLayer:
-    """Args: `memory`: where its weights go instead of the loader's device, of a mixture its experts."""
+    """One layer on the loader's device; with `memory` its matrices lie there, of a mixture its experts."""
     layer = _Weights(spec, loader, memory).layer(index)
     if memory is None or isinstance(layer.mlp, Experts):
         return layer
@@ -220,17 +222,8 @@ class _Weights:
             shared = SharedExpert(self._mlp(f"{prefix}.shared_expert", experts.shared_inner, bias=False), gate)
         found = Experts(router, parts, experts.chosen, experts.renormalise, shared)
         if self._memory is not None:
-            return hosted_experts(found, self._memory, self._together)
-        return self._together(found)
-
-    def _together(self, experts: Experts) -> Experts:
-        kernels = self._loader.kernels
-        if kernels is None:
-            return experts
-        with suppress(UnfitError):
-            rows = ExpertRows(kernels, pack_experts(experts), experts.experts[0])
-            return replace(experts, together=rows)
-        return experts
+            return hosted_experts(found, self._memory, partial(_together, kernels=self._loader.kernels))
+        return _together(found, self._loader.kernels)
 
     def _float(self, key: str, features: int, outputs: int, *, bias: bool) -> Linear:
         """A layer whose weights decide between experts: small, and as a rule stored as floats."""
@@ -252,6 +245,16 @@ class _Weights:
             )
             for gate_up, down in zip(gate_ups, downs, strict=True)
         )
+
+
+def _together(experts: Experts, kernels: ModelKernels | None) -> Experts:
+    """The same with what computes them at once, where the kernels hold them."""
+    if kernels is None:
+        return experts
+    with suppress(UnfitError):
+        rows = ExpertRows(kernels, pack_experts(experts), experts.experts[0])
+        return replace(experts, together=rows)
+    return experts
 
 
 def _unprepared(layer: _Part) -> _Part:
