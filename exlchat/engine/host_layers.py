@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from exlchat.engine.cards.room import PartBytes, Room
-from exlchat.engine.kv.budget import CacheWishes, plan_cache, suffices
+from exlchat.engine.kv.budget import CachePlan, CacheWishes, bytes_of_layers, suffices
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.model.spec import ModelSpec
-from exlchat.ext.kv_formats import CacheKind
+from exlchat.ext.kv_formats import PAGE_TOKENS, CacheKind
 from exlchat.llm.info import ModelError
 
 # Tokens of the context that layers make room for where none was asked for: each that moves makes answers slower.
@@ -27,7 +27,8 @@ def with_host_layers(
 ) -> Room:
     """The same room with so many layers in the machine's memory as are wanted, else with as few as it takes.
 
-    A model that fits the cards, if only with a short context, has none there.
+    A model that fits the cards, if only with the shortest context, has none there unless they are wanted: whoever asks for
+    a longer one than there is room for is told so, instead of getting answers at a tenth of the speed.
 
     Args:
         wanted: more than there are are all.
@@ -40,15 +41,14 @@ def with_host_layers(
         count = min(wanted, spec.num_layers)
         _check(count, room.weights, memory)
         return replace(room, hosted=count)
-    if _fits(spec, kind, wishes, room):
+    if room.fits(bytes_of_layers(spec, kind, CachePlan(PAGE_TOKENS, PAGE_TOKENS))):
         return room
     free = memory()
     most = max(count for count in range(len(room.weights.movable) + 1) if room.weights.hosted(count) <= free)
     context = wishes.context or min(spec.max_position_embeddings, _CONTEXT)
     some = (replace(room, hosted=count) for count in range(1, most + 1))
     enough = (one for one in some if suffices(spec, kind, replace(wishes, context=context), one))
-    # Where the weights fit and what was asked for does not even so, layers there would only hide that.
-    return next(enough, room if room.fits([0] * spec.num_layers) else replace(room, hosted=most))
+    return next(enough, replace(room, hosted=most))
 
 
 def host_notice(transformer: Transformer) -> str | None:
@@ -67,14 +67,6 @@ def host_notice(transformer: Transformer) -> str | None:
 
 def _gigabytes(count: int) -> str:
     return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
-
-
-def _fits(spec: ModelSpec, kind: CacheKind, wishes: CacheWishes, room: Room) -> bool:
-    try:
-        plan_cache("", spec, kind, wishes, room)
-    except ModelError:
-        return False
-    return True
 
 
 def _check(count: int, weights: PartBytes, memory: Callable[[], int]) -> None:

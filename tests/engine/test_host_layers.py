@@ -273,11 +273,15 @@ def test_what_does_not_fit_there_is_one_line(cards: CardWishes, line: str, monke
         hosted_on([8 * GIB], GIB, cards, CacheWishes(), monkeypatch)
 
 
-def test_a_context_that_does_not_fit_even_so_is_refused_as_without(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("memory", [GIB // 2, 64 * GIB])
+def test_a_context_that_does_not_fit_is_refused_where_the_weights_fit(
+    memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     line = r"^m: a context of 200,000 tokens takes [\d.]+ GiB, and the weights leave 1\.00 GiB free: --context"
     for cards in (CardWishes(), CardWishes(host_layers=0)):
         with pytest.raises(ModelError, match=line):
-            hosted_on([11 * GIB], GIB // 2, cards, CacheWishes(200_000), monkeypatch)
+            hosted_on([11 * GIB], memory, cards, CacheWishes(200_000), monkeypatch)
+    assert hosted_on([11 * GIB], 64 * GIB, CardWishes(host_layers=32), CacheWishes(40_000), monkeypatch) == (32, 40_000)
 
 
 def test_a_room_leaves_each_card_with_such_layers_a_copy_of_one() -> None:
