@@ -27,8 +27,8 @@ def with_host_layers(
 ) -> Room:
     """The same room with so many layers in the machine's memory as are wanted, else with as few as it takes.
 
-    A model that fits the cards, if only with the shortest context, has none there unless they are wanted: whoever asks for
-    a longer one than there is room for is told so, instead of getting answers at a tenth of the speed.
+    A model that fits the cards, if only with the shortest context, has none there unless they are wanted: whoever asks
+    for a longer one than there is room for is told so, instead of getting answers at a tenth of the speed.
 
     Args:
         wanted: more than there are are all.
