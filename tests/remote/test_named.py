@@ -211,7 +211,7 @@ def test_show_says_what_a_server_can_do(capfd: pytest.CaptureFixture[str]) -> No
     with serving({"GET /v1/models": listed("m\x1b[2J", owner="vllm", max_model_len=4096)}) as stub:
         code, out, err = run(capfd, "show", stub.url)
         assert (code, err) == (0, "")
-        told_ = dict(row.split(": ", 1) for row in out.splitlines() if row[0] != " ")
+        told_ = dict(row.split(": ", 1) for row in out.splitlines()[:7])
         assert "\x1b" not in out
         assert (told_["kind"], told_["level"], told_["context"]) == ("vllm", "messages", "4,096")
         assert "min_p" in told_["sampling"]
