@@ -4,11 +4,14 @@
     python -m benchmarks.families --rows [NAME ...]
     python -m benchmarks.families --prompts [NAME ...]
 
+    python -m benchmarks.families --host-layers N ...
+
 Of large models some layers stand for all: a step's time grows by each of them alike. Beside the time of a step, without
 the sampler and behind 128 cached tokens, stand the bytes that a token reads over it and their share of the copy
 bandwidth of the same run. With `--rows` it is steps of several tokens of one sequence, in microseconds and times a step
 of one. With `--prompts` it is the time of prompts of several lengths, in milliseconds a layer: the
-best of five, the host's work included.
+best of five, the host's work included. With `--host-layers` the weights of so many layers, of mixtures their experts,
+lie in the machine's memory.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from torch import Tensor
 
 from benchmarks.kernels import exl2, widened
 from benchmarks.timing import copy_bandwidth, graph_seconds
+from exlchat.engine.cards.split import LayerSplit
 from exlchat.engine.decode.fit import why_not
 from exlchat.engine.decode.graphs import splits_of
 from exlchat.engine.decode.plan import DecodePlan
@@ -34,7 +38,7 @@ from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.assembly import load_transformer
 from exlchat.engine.layers.linear import Linear
-from exlchat.engine.layers.operations import KernelOperations
+from exlchat.engine.layers.operations import KernelOperations, Operations
 from exlchat.engine.layers.quantized_linear import Launch, QuantizedLinear, Scratch
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.model.architecture import read_spec
@@ -147,6 +151,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help=", ".join(MODELS))
     parser.add_argument("--rows", action="store_true", help="steps of several tokens, too")
     parser.add_argument("--prompts", action="store_true", help="prompts instead of steps")
+    parser.add_argument("--host-layers", metavar="N", type=int, default=0, help="layers in the machine's memory")
     typed = parser.parse_args()
     names = typed.names or list(MODELS)
     with tempfile.TemporaryDirectory() as folder:
@@ -157,27 +162,29 @@ def main() -> None:
         print("| ms a layer, tokens: | " + " | ".join(f"{tokens:,}" for tokens in PROMPTS) + " |")
         print("|---" + "|--:" * len(PROMPTS) + "|")
         for name in names:
-            print(prompt_row(name, kernels), flush=True)
+            print(prompt_row(name, kernels, typed.host_layers), flush=True)
         return
     if typed.rows:
         print(f"| us a step, tokens: | {' | | '.join(map(str, ROWS))} |\n|---" + "|--:" * (2 * len(ROWS) - 1) + "|")
         for name in names:
-            print(rows_row(name, kernels), flush=True)
+            print(rows_row(name, kernels, typed.host_layers), flush=True)
         return
     print("| model | kernels | us a step | steps/s | GB | TB/s | of the copy |\n|---|--:|--:|--:|--:|--:|--:|")
-    for line in rows(names, kernels, limit):
-        print(line, flush=True)
+    for name in names:
+        print(row(name, kernels, limit, typed.host_layers), flush=True)
 
 
-def rows(names: Sequence[str], kernels: Kernels, limit: float) -> Sequence[str]:
-    """The lines of the table, made one after the other."""
-    return [row(name, kernels, limit) for name in names]
+def made(name: str, kernels: Kernels, hosted: int, operations: Operations | None = None) -> Transformer:
+    """One model, so many layers of which have their weights in the machine's memory."""
+    spec, layers = read_spec(MODELS[name], name), RandomLayers(kernels)
+    split = LayerSplit((DEVICE,), (spec.num_layers,), hosted=min(hosted, spec.num_layers))
+    return load_transformer(spec, layers, True, lambda: None, operations, split=split)  # type: ignore[arg-type]
 
 
-def opened(name: str, kernels: Kernels) -> tuple[Transformer, DecodePlan]:
+def opened(name: str, kernels: Kernels, hosted: int = 0) -> tuple[Transformer, DecodePlan]:
     """One model, and its steps of up to 8 tokens behind those that are cached."""
-    spec = read_spec(MODELS[name], name)
-    transformer = load_transformer(spec, RandomLayers(kernels), True, lambda: None)  # type: ignore[arg-type]
+    transformer = made(name, kernels, hosted)
+    spec = transformer.spec
     cache = KVCache(spec, "fp16", torch.float16, DEVICE, CACHED + ROWS[-1])
     sequence = KVSequence(cache)
     sequence.reserve(CACHED + ROWS[-1])
@@ -197,18 +204,18 @@ def seconds_of(jobs: Sequence[Launch]) -> float:
 
 
 @torch.inference_mode()
-def rows_row(name: str, kernels: Kernels) -> str:
+def rows_row(name: str, kernels: Kernels, hosted: int) -> str:
     """One model."""
-    _, chain = opened(name, kernels)
+    _, chain = opened(name, kernels, hosted)
     one, *more = (seconds_of(chain.jobs(rows)) for rows in ROWS)
     cells = (f"{seconds * 1e6:.0f} | {seconds / one:.2f}" for seconds in more)
     return f"| {name} | {one * 1e6:.0f} | {' | '.join(cells)} |"
 
 
 @torch.inference_mode()
-def row(name: str, kernels: Kernels, limit: float) -> str:
+def row(name: str, kernels: Kernels, limit: float, hosted: int) -> str:
     """One model."""
-    transformer, chain = opened(name, kernels)
+    transformer, chain = opened(name, kernels, hosted)
     jobs = chain.jobs(1)
     seconds, read = seconds_of(jobs), transformer.bytes_per_token
     speed = f"{seconds * 1e6:.0f} | {1 / seconds:.0f} | {read / 1e9:.2f} | {read / seconds / 1e12:.2f}"
@@ -216,11 +223,10 @@ def row(name: str, kernels: Kernels, limit: float) -> str:
 
 
 @torch.inference_mode()
-def prompt_row(name: str, kernels: Kernels) -> str:
+def prompt_row(name: str, kernels: Kernels, hosted: int) -> str:
     """One model."""
-    spec = read_spec(MODELS[name], name)
-    operations = KernelOperations(kernels)
-    transformer = load_transformer(spec, RandomLayers(kernels), True, lambda: None, operations)  # type: ignore[arg-type]
+    transformer = made(name, kernels, hosted, KernelOperations(kernels))
+    spec = transformer.spec
     best = [math.inf] * len(PROMPTS)
     for place, tokens in enumerate(PROMPTS):
         ids = torch.zeros(tokens, dtype=torch.int64, device=DEVICE)

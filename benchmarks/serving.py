@@ -1,9 +1,12 @@
 """What `exlchat serve` adds to the engine: one client, the same prompts asked of the engine and of the server in turn.
 
-    python -m benchmarks.serving [MODEL] [--device cpu] [--rounds 20] [--tokens 128]
+    python -m benchmarks.serving [MODEL] [--device cpu] [--rounds 20] [--tokens 128] [--clients 64]
 
 The server runs in a process of its own, the engine in this one; while one works, the other waits. First byte: what lies
 between the whole request and the first text of its answer, less what the engine takes to its first token.
+
+With `--clients` so many ask at the same time, of the engine and of the server in turn: tokens a second of all, from the
+first token of the first answer to the end of the last, medians of five rounds.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from exlchat import engine, paths
@@ -42,10 +47,14 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--clients", type=int, default=1)
     typed = parser.parse_args()
-    # As the server has it.
+    # As the server has it, and as much cache as both have beside each other.
     kind = "fp32" if typed.device == "cpu" else "fp16"
-    here = engine.load(typed.model, device=typed.device, kv_cache=kind)
+    context = 2048
+    here = engine.load(
+        typed.model, device=typed.device, kv_cache=kind, max_seq_len=context, cache_tokens=context * (typed.clients + 1)
+    )
     command = [
         sys.executable,
         "-m",
@@ -57,10 +66,19 @@ def main() -> None:
         "--port",
         "0",
         "--quiet",
+        "--kv-cache",
+        kind,
+        "--context",
+        str(context),
+        "--cache-tokens",
+        str(context * (typed.clients + 1)),
     ]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         port = port_of(server)
+        if typed.clients > 1:
+            side_by_side(here, port, typed.clients, typed.tokens)
+            return
         pairs = []
         for number in range(typed.rounds + 2):
             prompt = f"Question {number * 7919}: what is a page of the cache, and why are there several?"
@@ -76,6 +94,26 @@ def main() -> None:
     print(f"{here.info.name} on {here.info.device}, {typed.rounds} rounds of {typed.tokens} tokens")
     print(f"engine: {own_rate:,.1f} tokens/s, first token after {statistics.median(o.first for o, _ in pairs):.4f} s")
     print(f"server: {100 * rate:.1f} % of its tokens/s; first byte {1000 * first:.1f} ms beyond its first token")
+
+
+def side_by_side(here: Engine, port: int, clients: int, tokens: int) -> None:
+    rates: dict[str, list[float]] = {"engine": [], "server": []}
+    asks: dict[str, Callable[[str], Took]] = {
+        "engine": lambda prompt: asked_here(here, prompt, tokens),
+        "server": lambda prompt: asked_there(port, prompt, tokens),
+    }
+    for number in range(6):
+        prompts = [f"Question {number * 7919 + client}: what is a page of the cache?" for client in range(clients)]
+        for name, ask in asks.items():
+            began = time.perf_counter()
+            with ThreadPoolExecutor(clients) as pool:
+                found = list(pool.map(ask, prompts))
+            taken = time.perf_counter() - began - min(one.first for one in found)
+            # The first round captures what is captured once.
+            rates[name] += [clients * tokens / taken] if number else []
+    own, there = (statistics.median(rates[name]) for name in ("engine", "server"))
+    print(f"{here.info.name} on {here.info.device}, {clients} clients at once, {tokens} tokens each")
+    print(f"engine: {own:,.0f} tokens/s of all; server: {there:,.0f}, {100 * there / own:.1f} %")
 
 
 def port_of(server: subprocess.Popen[str]) -> int:

@@ -41,11 +41,13 @@ def usage(ended: Sequence[Sequence[Finished]], thoughts: int = 0) -> dict[str, A
 
 
 def figures(stats: GenerationStats) -> dict[str, Any]:
-    """Of one answer: its seed, and its times."""
+    """Of one answer: its seed, its times, and beside how many it was made."""
     read = stats.prompt_tokens - stats.cached_tokens
     return {
         "seed": stats.seed,
         "ttft_ms": round(1000 * stats.time_to_first_token, 3),
         "prefill_tok_s": round(read / stats.prefill_seconds, 1) if stats.prefill_seconds > 0 else 0.0,
         "decode_tok_s": round(stats.tokens_per_second, 1),
+        "rows": stats.rows,
+        "exact": stats.exact,
     }

@@ -58,6 +58,12 @@ def card_options(group: argparse._ArgumentGroup) -> None:
         type=_setting_of("reserve"),
         help="GiB left free on each card, or on all alike",
     )
+    group.add_argument(
+        "--host-layers",
+        metavar="N",
+        type=_setting_of("host_layers"),
+        help="layers whose weights lie in the machine's memory, slowly (default: what the cards have no room for)",
+    )
 
 
 def split_option(group: argparse._ArgumentGroup) -> None:

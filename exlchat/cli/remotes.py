@@ -6,7 +6,7 @@ import argparse
 import getpass
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ _EPILOG = """examples:
 exit codes:
   0 ok   1 error   2 usage"""
 _SHOWN = 200
+_LACKS = "not with this server"
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -162,7 +163,9 @@ def _show(typed: argparse.Namespace) -> ExitCode:
     told = _told(engine)
     if typed.json:
         return print_json(told)
-    return print_lines(f"{name}: {_as_text(value)}" for name, value in told.items() if value not in ("", []))
+    reasons = dict.fromkeys(told.pop(_LACKS).values())
+    rows = [f"{name}: {_as_text(value)}" for name, value in told.items() if value not in ("", [])]
+    return print_lines([*rows, f"{_LACKS}:", *(f"  {reason}" for reason in reasons)])
 
 
 def _as_text(value: object) -> str:
@@ -170,25 +173,25 @@ def _as_text(value: object) -> str:
 
 
 def _told(engine: RemoteEngine) -> dict[str, Any]:
+    from exlchat.llm.constraint import KINDS
+    from exlchat.llm.sampling import SamplingSettings
     from exlchat.remote.fields import constraints_of, sampling_of
+    from exlchat.remote.lacks import NO_SCORES
 
     server = engine.server
-    can = engine.capabilities
-    lacks = {
-        "going on with a begun answer": can.begun,
-        "probabilities of tokens": can.alternatives,
-        "banned texts": can.banned,
-        "healing": can.heal,
-        "guidance": can.guidance_ids,
-        "scores of given texts": False,
-    }
+    sampling, held = sampling_of(server.kind), constraints_of(server.kind)
+    controls = {control.name for control in fields(SamplingSettings)} | set(KINDS)
     return {
         "url": engine.info.path,
         "kind": server.kind,
         "model": _line(server.model),
         "level": server.level,
         "context": server.context,
-        "sampling": sorted(sampling_of(server.kind)),
-        "answers held to": [one.replace("_", " ") for one in sorted(constraints_of(server.kind))],
-        "not with this server": [what for what, there in lacks.items() if not there],
+        "sampling": sorted(sampling),
+        "answers held to": [one.replace("_", " ") for one in sorted(held)],
+        # The controls and forms that there are, are above.
+        _LACKS: {
+            **{name: why for name, why in engine.info.lacks.items() if name not in controls},
+            "scores": NO_SCORES,
+        },
     }

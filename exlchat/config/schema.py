@@ -244,6 +244,13 @@ class Settings:
         unset="nothing",
         example=(2.0,),
     )
+    host_layers: int | None = _setting(
+        *(None, "Model", Whole(0, 1000), "next load"),
+        "Layers whose weights lie in the machine's memory, where cards read them slowly; of a mixture its experts.",
+        options=("--host-layers",),
+        unset="as few as it takes, none if the cards have room",
+        example=8,
+    )
     draft_model: str | None = _setting(
         *(None, "Model", Text(), "next load"),
         "Folder of a smaller model with the same vocabulary, which guesses tokens ahead.",

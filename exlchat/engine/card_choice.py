@@ -11,6 +11,7 @@ import torch
 
 from exlchat.engine.cards.room import Ends, PartBytes, Room, counts
 from exlchat.engine.cards.split import LayerSplit, reach_each_other
+from exlchat.engine.host_layers import with_host_layers
 from exlchat.engine.kv.budget import CachePlan, CacheWishes, bytes_of_layers, plan_cache, suffices
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.engine.placement import choose_device, usable_memory
@@ -44,8 +45,10 @@ def choose_devices(device: str, wishes: CardWishes) -> tuple[torch.device, ...]:
     """
     target = choose_device(device)
     if target.type == "cpu":
-        if wishes.cards or wishes.reserve:
-            raise ModelError("--cards and --reserve are about NVIDIA cards, and this model goes to the CPU")
+        if wishes.cards or wishes.reserve or wishes.host_layers:
+            raise ModelError(
+                "--cards, --reserve and --host-layers are about NVIDIA cards, and this model goes to the CPU"
+            )
         return (target,) * max(len(wishes.split), 1)
     there = torch.cuda.device_count()
     numbers = wishes.cards or ((target.index,) if ":" in device else _by_speed(there))
@@ -78,6 +81,8 @@ def place(
 ) -> Placed:
     """The split of a model's layers and its cache: on as few of the devices as hold what is wished for, else on all.
 
+    What all of them have no room for lies in the machine's memory.
+
     Args:
         name: of the model, for errors.
         devices: from `choose_devices`. A card is first looked at when those before it do not suffice, as that alone
@@ -90,13 +95,16 @@ def place(
     if devices[0].type == "cpu":
         plan = plan_cache(name, spec, kind, wishes, Room((usable_memory(devices[0]),), weights), at_once=False)
         return Placed(LayerSplit(devices, tuple(accumulate(cards.split or (spec.num_layers,)))), plan)
-    least = max(len(cards.split), 1)
+    least, wanted = max(len(cards.split), 1), min(cards.host_layers or 0, spec.num_layers)
     free: list[int] = []
     for number, device in enumerate(devices):
         free.append(room_on(device, number, cards, usable_memory))
-        room = Room(tuple(free), weights, cards.split or None, even=alike(devices[: number + 1]))
+        even = alike(devices[: number + 1])
+        room = Room(tuple(free), weights, cards.split or None, even=even, hosted=wanted)
         if len(free) >= least and (cards.split or suffices(spec, kind, wishes, room)):
             break
+    if cards.host_layers is not None or not cards.split:
+        room = with_host_layers(spec, kind, wishes, room, wanted=cards.host_layers, memory=_memory_for_weights)
     if not room.fits([0] * spec.num_layers):
         shortest = bytes_of_layers(spec, kind, CachePlan(PAGE_TOKENS, PAGE_TOKENS))
         raise ModelError(f"{name}: {_why_not(room, devices, cards, shortest)}")
@@ -105,7 +113,7 @@ def place(
     assert ends is not None
     used = tuple(devices[card] for card, _ in ends)
     staged = not reach_each_other(used)
-    return Placed(LayerSplit(used, tuple(end for _, end in ends), staged), plan)
+    return Placed(LayerSplit(used, tuple(end for _, end in ends), staged, room.hosted), plan)
 
 
 def kinds_of(devices: tuple[torch.device, ...]) -> list[str]:
@@ -114,6 +122,10 @@ def kinds_of(devices: tuple[torch.device, ...]) -> list[str]:
         return ["cpu"] * len(devices)
     found = map(torch.cuda.get_device_properties, devices)
     return [f"{card.major}.{card.minor} {card.multi_processor_count}" for card in found]
+
+
+def _memory_for_weights() -> int:
+    return usable_memory(torch.device("cpu"))
 
 
 def _why_not(room: Room, devices: tuple[torch.device, ...], cards: CardWishes, shortest: list[int]) -> str:
@@ -140,6 +152,10 @@ def _why_not(room: Room, devices: tuple[torch.device, ...], cards: CardWishes, s
     where = "card memory has" if len(room.cards) == 1 else f"the {len(room.cards)} cards have"
     more = len(room.cards) < torch.cuda.device_count()
     mend = "fewer bits, a smaller model or more cards (--cards)" if more else "fewer bits or a smaller model"
+    if room.hosted:
+        where = f"{room.weights.hosted(room.hosted) / 2**30:.1f} GiB of them go into the machine's memory; {where}"
+    if cards.host_layers is not None:
+        mend = f"more --host-layers, {mend}"
     if cards.reserve:
         mend = f"a smaller --reserve, {mend}"
     return f"{needed}, and {where} {free} GiB free; close other programs, or take {mend}"

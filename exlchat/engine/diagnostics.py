@@ -7,6 +7,7 @@ import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from exlchat.ext.build import builds, ready_library
 from exlchat.ext.driver import Driver, ask_driver
@@ -14,15 +15,25 @@ from exlchat.ext.errors import BuildError
 from exlchat.ext.nvcc import find_nvcc, host_compiler
 from exlchat.ext.targets import OLDEST, Capability
 
+if TYPE_CHECKING:
+    import torch
+
+_TRIAL_BYTES = 2**26
+
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """One CUDA device as torch sees it. Bytes of device memory; `capability` is (major, minor)."""
+    """One CUDA device as torch sees it. Bytes of device memory; `capability` is (major, minor).
+
+    Args:
+        host_rate: bytes a second that it gets out of the machine's memory; `None` where that could not be tried.
+    """
 
     name: str
     capability: tuple[int, int]
     total_bytes: int
     free_bytes: int
+    host_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +136,21 @@ def _gpu(index: int) -> GpuFacts:
 
     properties = torch.cuda.get_device_properties(index)
     free, total = torch.cuda.mem_get_info(index)
-    return GpuFacts(properties.name, (properties.major, properties.minor), total, free)
+    rate = _host_rate(torch.device("cuda", index))
+    return GpuFacts(properties.name, (properties.major, properties.minor), total, free, rate)
+
+
+def _host_rate(device: torch.device) -> float | None:
+    import torch
+
+    from exlchat.engine.cards.host_memory import HostMemory
+
+    memory = HostMemory(device)
+    # Where a card or the machine has no room for the trial, nothing is known.
+    with suppress(RuntimeError, MemoryError, OSError):
+        memory.hold([torch.zeros(_TRIAL_BYTES, dtype=torch.uint8, device=device)])
+        return memory.rate
+    return None
 
 
 def _first_line(error: Exception) -> str:

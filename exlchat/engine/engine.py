@@ -24,6 +24,7 @@ from exlchat.engine.formats.inventory import (
 )
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.grammar import constraint_notice
+from exlchat.engine.host_layers import host_notice
 from exlchat.engine.kv.archive import PageArchive, open_archive
 from exlchat.engine.kv.budget import CacheWishes
 from exlchat.engine.kv.cache import KVCache
@@ -203,7 +204,8 @@ class LocalEngine:
         split = self._parts.transformer.split
         layers = [(device, len(split.layers(card))) for card, device in enumerate(split.devices)]
         cards = tuple(CardMemory(str(card), *card_memory(card), count) for card, count in layers if card.type == "cuda")
-        return MemoryReport(held.weights, held.cache, resident_memory(), cards)
+        hosted = sum(host.bytes for host in self._parts.transformer.hosts)
+        return MemoryReport(held.weights, held.cache, resident_memory(), cards, hosted, split.hosted)
 
     def close(self) -> None:
         """Gives pages on their way to the disk two seconds to get there. The engine stays usable."""
@@ -272,8 +274,8 @@ def load(
         max_seq_len: context in tokens; the model's own, at most 32768, unless given.
         cache_tokens, cache_gigabytes: how much the cache holds of all conversations, in tokens or in GiB; up to three
             contexts, as far as there is room, unless one of them is given.
-        cards: which cards its layers lie on, and how many on which. On the CPU a split makes logical cards, each with
-            tensors of its own.
+        cards: which cards its layers lie on, how many on which, and the weights of how many in the machine's memory. On
+            the CPU a split makes logical cards, each with tensors of its own.
         page_folder, page_bytes: where pages of the cache are kept for later runs, and how many bytes of them, those of
             other models included. With 0 what lies there is removed, in the background; without a folder nothing is
             read, written or removed.
@@ -433,6 +435,7 @@ def _info(
         named_templates=templates,
         added_tokens=tokenizer.added_tokens,
         named_tokens=tokenizer.named_tokens,
+        notices=tuple(filter(None, [host_notice(transformer)])),
     )
 
 

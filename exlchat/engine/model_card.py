@@ -16,6 +16,7 @@ from exlchat.engine.formats.inventory import (
     part_bytes,
     stored_bits,
 )
+from exlchat.engine.host_layers import with_host_layers
 from exlchat.engine.kv.budget import CacheWishes, bytes_of_layers, fewest, plan_cache
 from exlchat.engine.kv.sizes import cache_kind
 from exlchat.engine.model.architecture import read_spec
@@ -35,12 +36,16 @@ class Here:
         room: bytes of each for weights and cache, once the models that this program holds now are gone.
         stays_quantized: whether quantized layers keep their bits there.
         even: see `Room`.
+        memory: bytes of the machine's memory for weights that the cards have no room for.
+        host_layers: how many are wished for there.
     """
 
     device: torch.device
     room: tuple[int, ...]
     stays_quantized: bool
     even: bool = False
+    memory: int = 0
+    host_layers: int | None = None
 
 
 def look_around(device: str = "auto", *, cards: CardWishes = ANY_CARDS, extension: bool = True) -> Here:
@@ -52,7 +57,9 @@ def look_around(device: str = "auto", *, cards: CardWishes = ANY_CARDS, extensio
     devices = choose_devices(device, cards)
     room = tuple(room_on(one, number, cards, room_without_models) for number, one in enumerate(devices))
     on_card = devices[0].type == "cuda"
-    return Here(devices[0], room, extension and on_card, even=on_card and alike(devices))
+    memory = room_without_models(torch.device("cpu")) if on_card else 0
+    even = on_card and alike(devices)
+    return Here(devices[0], room, extension and on_card, even, memory=memory, host_layers=cards.host_layers)
 
 
 def describe(
@@ -97,6 +104,10 @@ def _fit(checkpoint: Checkpoint, spec: ModelSpec, here: Here, wishes: CacheWishe
     for dtype in dtypes_for(checkpoint, here.device):
         weights = part_bytes(checkpoint, spec.num_layers, dtype, stay_quantized=quantized)
         room = Room(here.room, weights, even=here.even)
+        try:
+            room = with_host_layers(spec, kind, wishes, room, wanted=here.host_layers, memory=lambda: here.memory)
+        except ModelError as error:
+            return FitReport(weights.all, 0, str(error))
         if room.fits(none):
             break
     else:
@@ -109,7 +120,7 @@ def _fit(checkpoint: Checkpoint, spec: ModelSpec, here: Here, wishes: CacheWishe
         return FitReport(weights.all, 0, str(error).removeprefix(": "))
     ends = room.ends(bytes_of_layers(spec, kind, plan))
     assert ends is not None
-    return FitReport(weights.all, plan.context, None, counts(ends))
+    return FitReport(weights.all, plan.context, None, counts(ends), room.hosted)
 
 
 def _bytes_on_disk(folder: Path) -> int:

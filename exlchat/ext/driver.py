@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 """The variable with which a user chooses among the cards; empty, it hides them all."""
 
-_LIBRARY = "libcuda.so.1"
+LIBRARY = "libcuda.so.1"
 _CAPABILITY_MAJOR = 75
 _CAPABILITY_MINOR = 76
 _MEMORY_CLOCK = 36  # kHz
@@ -45,7 +45,7 @@ def ask_driver() -> Driver:
     import ctypes
 
     try:
-        library = ctypes.CDLL(_LIBRARY)
+        library = ctypes.CDLL(LIBRARY)
     except OSError:
         return Driver()
     number = ctypes.c_int()

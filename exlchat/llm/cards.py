@@ -14,11 +14,14 @@ class CardWishes:
             fastest first, unless given.
         split: how many layers each has.
         reserve: GiB that are left free on each, or one number for all.
+        host_layers: of how many layers the weights lie in the machine's memory, where cards read them slowly; of as few
+            as it takes unless given, of all where there are not so many.
     """
 
     cards: tuple[int, ...] = ()
     split: tuple[int, ...] = ()
     reserve: tuple[float, ...] = ()
+    host_layers: int | None = None
 
 
 ANY_CARDS = CardWishes()

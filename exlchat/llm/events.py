@@ -20,7 +20,8 @@ class GenerationStats:
     `time_to_first_token` runs from the call to the first sampled token; `decode_seconds` from there to the end,
     so a rate is `(new_tokens - 1) / decode_seconds`. `decode_path` says who drew the tokens: the host, each step
     waiting for it, or the device, with the host one step behind. Of `drafted` tokens, which were guessed ahead,
-    `accepted` were right. `rewound` tokens were taken back because they led to a banned string.
+    `accepted` were right. `rewound` tokens were taken back because they led to a banned string. `rows` answers at most
+    were made side by side, this one among them; `exact` says that it is to the last bit what it would have been alone.
     """
 
     prompt_tokens: int
@@ -34,6 +35,8 @@ class GenerationStats:
     drafted: int = 0
     accepted: int = 0
     rewound: int = 0
+    rows: int = 1
+    exact: bool = True
 
     @property
     def tokens_per_second(self) -> float:

@@ -99,12 +99,16 @@ class MemoryReport:
         program: resident in the machine's memory, of this program; weights that are mapped from files count as far as
             they have been read.
         cards: those that it lies on; none on the CPU.
+        hosted: of the weights, what cards read in the machine's memory.
+        host_layers: whose those are.
     """
 
     weights: int
     cache: int
     program: int
     cards: tuple[CardMemory, ...] = ()
+    hosted: int = 0
+    host_layers: int = 0
 
 
 CLOSE_SECONDS = 2.0
@@ -182,12 +186,14 @@ class FitReport:
         context: tokens that would fit of those that were wanted; 0 where the model does not fit.
         layers: how many would lie on each card.
         problem: why not, and which cache or context would fit; `None` where it fits.
+        host_layers: how many would have their weights in the machine's memory.
     """
 
     weights: int
     context: int
     problem: str | None
     layers: tuple[int, ...] = ()
+    host_layers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

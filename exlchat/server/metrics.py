@@ -124,6 +124,9 @@ def _of_engine(engine: Engine | None) -> Iterator[str]:
         yield f"exlchat_page_evictions_total {report.evictions}"
         yield from _told("exlchat_pauses_total", "counter", "Answers that had to stand still for want of pages.")
         yield f"exlchat_pauses_total {report.pauses}"
+        if report.disk is not None:
+            yield from _told("exlchat_restored_tokens_total", "counter", "Tokens of prompts that came from the disk.")
+            yield f"exlchat_restored_tokens_total {report.disk.restored_tokens}"
     if isinstance(engine, HoldsMemory):
         memory = engine.memory_report()
         yield from _told("exlchat_memory_bytes", "gauge", "Memory in use.")

@@ -84,11 +84,18 @@ def model(layers: int, *, window: int = 0, longest: int = 200_000) -> ModelSpec:
     return dataclasses.replace(spec(64), num_layers=layers, windows=windows, max_position_embeddings=longest)
 
 
-def with_cards(monkeypatch: pytest.MonkeyPatch, free: list[int], speeds: list[int] | None = None) -> None:
+def with_cards(
+    monkeypatch: pytest.MonkeyPatch, free: list[int], speeds: list[int] | None = None, *, memory: int = 0
+) -> None:
+    """`memory`: of the machine, in which there is nothing for weights unless given."""
+
+    def usable(device: torch.device) -> int:
+        return memory if device.type == "cpu" else free[device.index or 0]
+
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(free))
     monkeypatch.setattr(card_choice, "choose_device", lambda name: torch.device(name if ":" in name else "cuda:0"))
     monkeypatch.setattr(card_choice, "reach_each_other", lambda _: True)
-    monkeypatch.setattr(card_choice, "usable_memory", lambda device: free[device.index or 0])
+    monkeypatch.setattr(card_choice, "usable_memory", usable)
     told = Driver((13, 0), ((9, 0),) * len(free), tuple(speeds or [4800] * len(free)))
     monkeypatch.setattr(card_choice, "ask_driver", lambda: told)
 

@@ -23,6 +23,7 @@ from tests.random_models import save_random_llama
 
 IDS = torch.randint(384, (80,), generator=torch.Generator().manual_seed(3)).tolist()
 LAYERS = 4
+FOR_CARDS = r"^--cards, --reserve and --host-layers are about NVIDIA cards, and this model goes to the CPU$"
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +77,9 @@ def test_pages_on_disk_know_nothing_of_the_split(kind: str) -> None:
     [
         (CardWishes(split=(1, 2)), r"^--split 1,2 is 3 layers; this model has 4, as in --split 2,2$"),
         (CardWishes(split=(3, 3, 3)), r"^--split 3,3,3 is 9 layers; this model has 4, as in --split 2,1,1$"),
-        (CardWishes(cards=(0,)), r"^--cards and --reserve are about NVIDIA cards, and this model goes to the CPU$"),
-        (CardWishes(reserve=(1.0,)), r"^--cards and --reserve are about NVIDIA cards, and this model goes to the CPU$"),
+        (CardWishes(cards=(0,)), FOR_CARDS),
+        (CardWishes(reserve=(1.0,)), FOR_CARDS),
+        (CardWishes(host_layers=1), FOR_CARDS),
     ],
 )
 def test_a_split_that_cannot_be_is_one_line(wishes: CardWishes, line: str, llama: Path) -> None:

@@ -11,8 +11,11 @@ from exlchat.engine.decode.fit import why_no_prompts
 from exlchat.engine.decode.prompts import PromptGraphs
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
+from exlchat.engine.layers.transformer import Transformer
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.family_models import CASES, save_case
+from tests.engine.test_step_chain import over_cards
+from tests.random_models import save_random_llama
 
 # Sizes that differ, each once: the second time they would be captured.
 STEPS = [10, 50, 20, 1]
@@ -20,11 +23,15 @@ IDS = torch.randint(90, (sum(STEPS),), generator=torch.Generator().manual_seed(3
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("cards", [1, 2])
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.context is None])
-def test_a_filled_pass_gives_what_the_transformer_does(name: str, tmp_path: Path) -> None:
+def test_a_filled_pass_gives_what_the_transformer_does(name: str, cards: int, tmp_path: Path) -> None:
     save_case(CASES[name], tmp_path)
     transformer = open_transformer(tmp_path)
     wanted = logits_in_steps(transformer, IDS, STEPS)
+    if cards > 1:
+        layers = len(transformer.layers)
+        transformer = over_cards(transformer, 1, layers - 1)
     sequence = KVSequence(KVCache(transformer.spec, "fp32", transformer.dtype, transformer.device, len(IDS)))
     prompts, found = PromptGraphs(transformer), []
     for step in STEPS:
@@ -49,6 +56,25 @@ def test_a_prompt_before_leaves_nothing_behind(tmp_path: Path) -> None:
     used = PromptGraphs(transformer)
     last(used, IDS[:64])
     assert torch.equal(last(used, IDS[:20]), last(PromptGraphs(transformer), IDS[:20]))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("counts", [(1, 3), (3, 1), (1, 2, 1)])
+def test_over_cards_a_prompt_has_the_bits_of_one(counts: tuple[int, ...], tmp_path: Path) -> None:
+    save_random_llama(tmp_path, num_hidden_layers=4)
+    whole = open_transformer(tmp_path)
+
+    def said(transformer: Transformer) -> torch.Tensor:
+        sequence = KVSequence(KVCache(transformer.spec, "fp32", transformer.dtype, transformer.device, 64))
+        prompts = PromptGraphs(transformer)
+        found = []
+        for start, end in ((0, 20), (20, 60)):
+            sequence.reserve(end)
+            found.append(prompts.forward(torch.tensor(IDS[start:end]), sequence, start=start))
+            sequence.extend(IDS[start:end])
+        return torch.cat(found)
+
+    assert torch.equal(said(over_cards(whole, *counts)), said(whole))
 
 
 def test_mixtures_go_through_the_transformer(tmp_path: Path) -> None:

@@ -457,7 +457,11 @@ def test_what_ends_leaves_its_room_to_the_others(folder: Path) -> None:
     assert [one.reason for one in found.values()] == ["context_full"] * 2
     for index, one in found.items():
         assert len(one.token_ids) == 1280 - len(PROMPT)
-        assert alone(small, request, SEEDS[index]).token_ids == one.token_ids
+        by_itself = alone(small, request, SEEDS[index])
+        assert by_itself.token_ids == one.token_ids
+        assert (by_itself.stats.rows, by_itself.stats.exact) == (1, True)
+        # What stood still had some of its tokens read again, in other sums.
+        assert (one.stats.rows, one.stats.exact) == (2, index == 0)
 
 
 def test_with_guidance_they_come_one_behind_the_other(engine: LocalEngine) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
+from exlchat import paths
 from exlchat.chat.prompt.ids import PromptMessage, prompt_ids
 from exlchat.chat.prompt_format import choose_format, with_thinking
 from exlchat.llm.constraint import Constraint
@@ -17,7 +19,10 @@ from exlchat.llm.sampling import SamplingSettings
 from exlchat.llm.thought_splitter import Thoughts
 from exlchat.remote.address import Address, Level, Remote, RemoteError
 from exlchat.remote.engine import RemoteEngine, connect
+from exlchat.ui.tui.app import ChatApp
 from tests.remote.stub import DONE, Route, Stub, delta, listed, serving, streamed, told, usage
+from tests.ui.app_harness import say, services, until
+from tests.ui.app_harness import told as told_to
 
 CHAT = "POST /v1/chat/completions"
 TEXT = "POST /v1/completions"
@@ -91,6 +96,25 @@ def test_each_kind_is_told_by_what_it_says(routes: Mapping[str, Route], kind: st
         there = engine(stub)
         assert (there.server.kind, there.server.level, there.info.max_seq_len) == (kind, level, context)
         assert bool(there.info.notices) == (kind == "openai")
+
+
+async def test_a_persona_that_wishes_what_a_server_cannot_be_told_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXLCHAT_HOME", str(tmp_path / "home"))
+    with serving(OPENAI) as stub:
+        chat = ChatApp(services(tmp_path, load=lambda _: engine(stub)))
+        personas = paths.folders().personas
+        personas.mkdir(parents=True, exist_ok=True)
+        (personas / "sage.toml").write_text('name = "Sage"\nsystem = "Ponder."\nthinking = true\n')
+        (personas / "bard.toml").write_text('name = "Bard"\nsystem = "Tell it."\n')
+        async with chat.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: chat.chat_screen.model.info is not None)
+            await say(pilot, "/persona sage")
+            await until(pilot, lambda: "this server (openai) cannot be told whether to think" in told_to(chat))
+            assert chat.session.persona is None
+            await say(pilot, "/persona bard")
+            await until(pilot, lambda: chat.session.persona is not None)
 
 
 def test_the_model_is_the_one_that_is_named() -> None:

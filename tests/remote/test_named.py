@@ -211,10 +211,16 @@ def test_show_says_what_a_server_can_do(capfd: pytest.CaptureFixture[str]) -> No
     with serving({"GET /v1/models": listed("m\x1b[2J", owner="vllm", max_model_len=4096)}) as stub:
         code, out, err = run(capfd, "show", stub.url)
         assert (code, err) == (0, "")
-        told_ = dict(row.split(": ", 1) for row in out.splitlines())
+        told_ = dict(row.split(": ", 1) for row in out.splitlines()[:7])
         assert "\x1b" not in out
         assert (told_["kind"], told_["level"], told_["context"]) == ("vllm", "messages", "4,096")
         assert "min_p" in told_["sampling"]
         assert "dry_multiplier" not in told_["sampling"]
-        assert "guidance" in told_["not with this server"]
-        assert json.loads(run(capfd, "show", stub.url, "--json")[1])["context"] == 4096
+        assert "  this server (vllm) does not lean away from a negative prompt; load a model here" in out.splitlines()
+        told_ = json.loads(run(capfd, "show", stub.url, "--json")[1])
+        assert told_["context"] == 4096
+        # In the words in which the app greys it.
+        lacks = told_["not with this server"]
+        assert "load a model here" in lacks["heal"]
+        assert {"banned", "scores"} < set(lacks)
+        assert not {"dry_multiplier", "regex"} & set(lacks)

@@ -101,7 +101,9 @@ def test_counts_are_told(guide: Served) -> None:
         return {name: float(value) for name, value in told}
 
     before = counted()
-    usage = guide.ask(CHAT, {"messages": MESSAGES, "max_tokens": 7}).json["usage"]
+    told = guide.ask(CHAT, {"messages": MESSAGES, "max_tokens": 7}).json
+    usage = told["usage"]
+    assert {"rows": 1, "exact": True}.items() <= told["exlchat"].items()
     assert guide.ask("/nothing/at/all").status == 404
     after = counted()
 

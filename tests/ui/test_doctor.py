@@ -26,7 +26,7 @@ from tests.chat.unprivileged import assert_unprivileged, public_folder
 from tests.ext.small_library import COMPILES, fake_nvcc
 
 GIB = 1 << 30
-CARD = GpuFacts("NVIDIA GeForce RTX 4090", (8, 9), 24 * GIB, 20 * GIB)
+CARD = GpuFacts("NVIDIA GeForce RTX 4090", (8, 9), 24 * GIB, 20 * GIB, 25.3e9)
 CUDA_13 = TorchFacts("2.13.0", "13.0", (CARD,), ("sm_75", "sm_80", "sm_86", "sm_90", "sm_120"))
 CPU_BUILD = TorchFacts("2.13.0+cpu")
 NEW_DRIVER = DriverFacts("580.95.05", "13.0")
@@ -67,7 +67,10 @@ def test_a_sound_machine_has_nothing_to_mend(facts: MachineFacts) -> None:
 
 def test_the_card_is_shown_with_capability_and_memory() -> None:
     line = next(finding for finding in examine(GPU_MACHINE) if finding.subject == "GPU")
-    assert line.text == "NVIDIA GeForce RTX 4090, compute capability 8.9, 20.0 of 24.0 GiB free"
+    assert line.text == (
+        "NVIDIA GeForce RTX 4090, compute capability 8.9, 20.0 of 24.0 GiB free; "
+        "reads the machine's memory at 25.3 GB/s"
+    )
 
 
 def test_torch_without_cuda_on_a_machine_with_a_card() -> None:

@@ -228,8 +228,9 @@ class ChatSession(OpenConversation):
         overruled = self._overruled_in(self.conversation) | decided.keys()
         # Before anything is written: its way of answering may not go with what holds.
         spoken = spoken_to(self.defaults.held, self.defaults.model, own, persona, overruled)
-        format_lacks = why_not(self.lacks, "template") if persona.template else ""
-        if reason := format_lacks or refused(self.lacks, spoken.generation, self.generation):
+        wishes = {"template": persona.template or None, "think": persona.thinking}
+        reasons = [why_not(self.lacks, name) for name, wish in wishes.items() if wish is not None]
+        if reason := next(filter(None, reasons), "") or refused(self.lacks, spoken.generation, self.generation):
             raise ValueError(reason)
         if self.conversation is not None and self.draft_id is None:
             # Nobody has said anything: whoever speaks now begins it.

@@ -136,5 +136,7 @@ def fit_text(entry: Entry) -> str:
         return entry.problem or ""
     over = f" over {len(card.fit.layers)} cards ({' + '.join(map(str, card.fit.layers))} layers)"
     fits = f"fits{over if len(card.fit.layers) > 1 else ''}"
+    if card.fit.host_layers:
+        fits += f", slowly: {card.fit.host_layers} of {sum(card.fit.layers)} layers in the machine's memory"
     shortened = card.fit.context < card.context
     return f"{fits}, with a context of {card.fit.context:,}" if shortened else fits

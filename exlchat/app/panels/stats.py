@@ -94,6 +94,8 @@ def _memory_rows(memory: MemoryReport) -> Iterator[tuple[str, str]]:
             yield "VRAM", used
         else:
             yield card.name, f"{card.layers} layers; {used}"
+    if memory.host_layers:
+        yield "Host", f"{memory.host_layers} layers; {size_text(memory.hosted)} of the weights, which cards read there"
     yield "Model", f"weights {size_text(memory.weights)}, cache {size_text(memory.cache)}"
     yield "Program", f"{size_text(memory.program)} of the machine's memory"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from exlchat import engine, paths
 from exlchat.app.runtime.cache_sizes import CacheSizes
@@ -147,10 +147,11 @@ def load_wanted(
 def card_wishes(options: AppOptions, held: Resolved) -> CardWishes:
     """What holds of the cards; of the settings, which say nothing about the CPU, only where one is used."""
     on_card = _on_gpu(options.device)
-    cards, reserve = (
-        held.value(name) if on_card or held.source(name) == "typed" else () for name in ("cards", "reserve")
-    )
-    return CardWishes(cards, reserve=reserve)
+
+    def said(name: str, unsaid: Any) -> Any:
+        return held.value(name) if on_card or held.source(name) == "typed" else unsaid
+
+    return CardWishes(said("cards", ()), reserve=said("reserve", ()), host_layers=said("host_layers", None))
 
 
 def engine_for(

@@ -159,7 +159,7 @@ def bench_options(parser: argparse.ArgumentParser, typed: argparse.Namespace) ->
     base = _BASES[typed.batch, typed.quick]
     settings = BenchSettings(
         device=typed.device,
-        cards=CardWishes(typed.cards or (), typed.split, typed.reserve or ()),
+        cards=CardWishes(typed.cards or (), typed.split, typed.reserve or (), typed.host_layers),
         extension=extension,
         quantize_head=typed.quantize_head,
         kv_caches=typed.kv_cache or base.kv_caches,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 
 from exlchat.app.generation_settings import drawn_line
 from exlchat.engine.bench.figures import Figure, Memory, Report, RowRoom
@@ -12,6 +13,7 @@ _FIGURES = (26, 8, 15, 9, 10, 12)
 _ORDER = {"load": 0, "prefill": 1, "decode": 2, "sampled": 2, "turn": 3}
 _BATCHES = (22, 6, 16, 14, 10, 12)
 _NEARLY = 0.95
+_WIDTH = 80
 _MEMORY = (18, 11, 10, 11, 15, 15)
 
 
@@ -89,6 +91,8 @@ def _headline(report: Report) -> list[str]:
         )
         if model.made:
             lines.append("Random weights, made on the device: loading reads no file.")
+        for notice in model.notices:
+            lines.extend(wrap(f"{notice}.", _WIDTH))
     if report.setting is not None:
         setting = report.setting
         threads = (

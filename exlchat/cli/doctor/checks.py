@@ -219,7 +219,8 @@ def _gpu_finding(gpu: GpuFacts, facts: MachineFacts) -> Finding:
     major, minor = gpu.capability
     gib = 1 << 30
     memory = f"{gpu.free_bytes / gib:.1f} of {gpu.total_bytes / gib:.1f} GiB free"
-    seen = f"{gpu.name}, compute capability {major}.{minor}, {memory}"
+    rate = "" if gpu.host_rate is None else f"; reads the machine's memory at {gpu.host_rate / 1e9:.1f} GB/s"
+    seen = f"{gpu.name}, compute capability {major}.{minor}, {memory}{rate}"
     if not _has_code_for(gpu.capability, facts.torch.architectures):
         older = f"{facts.pip} install --force-reinstall torch --index-url {OLDER_CUDA_INDEX}"
         mend = f"take the build for older cards: {older}"

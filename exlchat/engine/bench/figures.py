@@ -72,7 +72,11 @@ class BenchMachine:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What was measured. `made` says that its weights were made on the device instead of read from files."""
+    """What was measured. `made` says that its weights were made on the device instead of read from files.
+
+    Args:
+        notices: as of `ModelInfo`.
+    """
 
     name: str
     quantization: str
@@ -80,6 +84,7 @@ class Model:
     dtype: str
     max_seq_len: int
     made: bool
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

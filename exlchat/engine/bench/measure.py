@@ -244,7 +244,7 @@ def described(engine: LocalEngine, say: Say, *, made: bool) -> Iterator[Result]:
     say("copy bandwidth")
     yield describe_setting([torch.device(name) for name in engine.info.device.split(", ")])
     info = engine.info
-    yield Model(info.name, info.quantization, info.parameters, info.dtype, info.max_seq_len, made)
+    yield Model(info.name, info.quantization, info.parameters, info.dtype, info.max_seq_len, made, info.notices)
 
 
 def repeated(

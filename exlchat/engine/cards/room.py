@@ -23,17 +23,23 @@ class PartBytes:
         layers: each of them.
         last: the norm behind them and the head.
         again: of the embedding where it is the head, too, and lies on another card.
+        movable: of each layer, what may lie in the machine's memory instead; nothing of any unless given.
     """
 
     first: int = 0
     layers: tuple[int, ...] = ()
     last: int = 0
     again: int = 0
+    movable: tuple[int, ...] = ()
 
     @property
     def all(self) -> int:
         """On one card."""
         return self.first + sum(self.layers) + self.last
+
+    def hosted(self, count: int) -> int:
+        """What of so many layers, the last ones, lies in the machine's memory."""
+        return sum(self.movable[len(self.movable) - count :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +52,20 @@ class Room:
         counts: how many layers each card is to have; as it suits unless given.
         even: cards as fast as each other: each gets a share by its memory, so that prompts keep all of them busy.
             Else the first is filled before the next, as it is the faster one.
+        hosted: of how many layers, the last ones, the weights lie in the machine's memory as far as they are movable.
+            A card with such a layer has room for a copy of the largest of them.
     """
 
     cards: tuple[int, ...]
     weights: PartBytes = PartBytes()
     counts: tuple[int, ...] | None = None
     even: bool = False
+    hosted: int = 0
 
     @property
     def spare(self) -> int:
         """Bytes that the weights leave, of all cards together."""
-        return max(sum(self.cards) - self.weights.all, 0)
+        return max(sum(self.cards) - self.weights.all + self.weights.hosted(self.hosted), 0)
 
     def first(self, count: int) -> Room:
         return replace(self, cards=self.cards[:count])
@@ -94,7 +103,7 @@ class Room:
         layers = self._layers(cache)
         found, begin = [], 0
         for place, (card, end) in enumerate(ends):
-            used: int | Fraction = sum(layers[begin:end])
+            used: int | Fraction = sum(layers[begin:end]) + self._copy(begin, end)
             used += self.weights.first if place == 0 else 0
             if place == len(ends) - 1:
                 used += self.weights.last + (self.weights.again if place else 0)
@@ -108,8 +117,16 @@ class Room:
         return tuple((card, end) for card, end in enumerate(accumulate(self.counts)))
 
     def _layers(self, cache: Sequence[int | Fraction]) -> list[int | Fraction]:
-        weights = self.weights.layers or (0,) * len(cache)
+        weights = list(self.weights.layers or (0,) * len(cache))
+        for layer in range(len(weights) - self.hosted, len(weights)):
+            weights[layer] -= self.weights.movable[layer]
         return [weight + pages for weight, pages in zip(weights, cache, strict=True)]
+
+    def _copy(self, begin: int, end: int) -> int:
+        """Bytes that a card with these layers has for copies of what lies in the machine's memory."""
+        if not self.hosted or begin == end or end <= len(self.weights.layers) - self.hosted:
+            return 0
+        return max(self.weights.movable[len(self.weights.movable) - self.hosted :])
 
     def _filled(self, cards: Sequence[int], cache: Sequence[int | Fraction]) -> Ends | None:
         """One card after the other as full as it gets: where this finds no way, there is none in this order.
@@ -125,9 +142,10 @@ class Room:
         layer = 0
         while card < len(cards):
             begin = layer
-            while layer < len(layers) and used + layers[layer] <= cards[card]:
+            while layer < len(layers) and used + layers[layer] + self._copy(begin, layer + 1) <= cards[card]:
                 used += layers[layer]
                 layer += 1
+            used += self._copy(begin, layer)
             if layer == len(layers) and used + weights.last + (weights.again if ends else 0) <= cards[card]:
                 return (*ends, (card, layer))
             if layer > begin or (used and not ends):

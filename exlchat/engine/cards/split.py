@@ -20,11 +20,13 @@ class LayerSplit:
         ends: of each card the layer behind its last one; the last is the number of layers.
         staged: what goes from card to card goes through the machine's memory, because some of them do not really reach
             each other.
+        hosted: of how many layers, the last ones, the weights lie in the machine's memory: of a mixture its experts.
     """
 
     devices: tuple[torch.device, ...]
     ends: tuple[int, ...]
     staged: bool = False
+    hosted: int = 0
 
     @classmethod
     def on(cls, device: torch.device, layers: int) -> LayerSplit:
@@ -41,6 +43,9 @@ class LayerSplit:
 
     def layers(self, card: int) -> range:
         return range(self.ends[card - 1] if card else 0, self.ends[card])
+
+    def is_hosted(self, layer: int) -> bool:
+        return layer >= self.ends[-1] - self.hosted
 
     def card(self, layer: int) -> int:
         return next(card for card, end in enumerate(self.ends) if layer < end)

@@ -88,13 +88,13 @@ def _unlike_llama(spec: ModelSpec) -> str | None:
 
 def why_not_wide(transformer: Transformer) -> str | None:
     """Why no more sequences go through a pass of a model than the step takes rows, or `None` if more do."""
+    if len(transformer.split.devices) > 1:
+        return "its layers lie on several cards"
     return why_no_prompts(transformer)
 
 
 def why_no_prompts(transformer: Transformer) -> str | None:
     """Why a model's short prompts are not captured and go through the transformer, or `None` if they are."""
-    if len(transformer.split.devices) > 1:
-        return "its layers lie on several cards"
     if any(isinstance(layer.mlp, Experts) for layer in transformer.layers):
         return "the host asks which experts compute a prompt"
     return None

@@ -7,15 +7,20 @@ last token come to is never looked at, and no row's product depends on another's
 
 A size is captured when it is asked for a second time: the first time its kernels may have to be loaded, which must not
 fall into a capture. The graphs of all sizes share one pool of memory, as no two of them run together.
+
+Where layers lie on several cards, each has buffers, graphs and a pool of its own, and the residual stream is carried
+from one to the next.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from exlchat.engine.cards.split import current
 from exlchat.engine.decode.captured import captured, refusals_named
 from exlchat.engine.decode.fit import why_no_prompts
 from exlchat.engine.kv.sequence import KVSequence
@@ -36,18 +41,14 @@ class PromptGraphs:
     def __init__(self, transformer: Transformer) -> None:
         self._transformer = transformer
         self._suited = why_no_prompts(transformer) is None
-        self._buffers: _Buffers | None = None
+        self._cards: list[_Card] = []
         self._seen: set[int] = set()
-        self._graphs: dict[int, list[torch.cuda.CUDAGraph]] = {}
-        self._aside: torch.cuda.Stream | None = None
-        """Where all is captured: memory of one stream is not used again by another."""
-        self._first: torch.cuda.CUDAGraph | None = None
-        """Has the pool of all."""
+        self._captured: set[int] = set()
 
     @property
     def captured(self) -> tuple[int, ...]:
         """The sizes whose graphs there are."""
-        return tuple(self._graphs)
+        return tuple(self._captured)
 
     @torch.inference_mode()
     def features(self, ids: Tensor, cache: KVSequence, *, start: int, last_only: bool = False) -> Tensor:
@@ -62,79 +63,65 @@ class PromptGraphs:
         size = next((size for size in SIZES if size >= tokens), None) if captured else None
         if size is None:
             return self._transformer.features(ids, cache, start=start, last_only=last_only)
-        if self._buffers is None:
-            self._buffers = _Buffers(self._transformer)
-        self._buffers.fill(self._transformer, ids, start, size)
-        if size in self._seen:
-            self._replay(size, cache, start, tokens)
-        else:
-            self._compute(size, cache, start, tokens)
-            self._seen.add(size)
-        return self._buffers.out[tokens - 1 if last_only else 0 : tokens]
+        if not self._cards:
+            self._cards = [_Card(self._transformer, card) for card in range(len(self._transformer.split.devices))]
+        self._fill(ids, start, size)
+        if size in self._seen and size not in self._captured:
+            self._capture(size)
+        self._run(size, cache, start, tokens)
+        self._seen.add(size)
+        return self._cards[-1].out[tokens - 1 if last_only else 0 : tokens]
 
     def forward(self, ids: Tensor, cache: KVSequence, *, start: int) -> Tensor:
         """As `Transformer.forward`: float32 `[1, vocab]` behind the last token."""
         return self._transformer.logits(self.features(ids, cache, start=start, last_only=True))
 
-    def _compute(self, size: int, cache: KVSequence, start: int, tokens: int) -> None:
-        """The same as the graphs, one by one."""
-        buffers = self._filled
-        stream, places = buffers.of(size)
-        for index in range(len(self._transformer.layers) + 1):
-            self._part(index, size, stream, places)
-            self._attend(index, cache, start, tokens)
+    def _fill(self, ids: Tensor, start: int, size: int) -> None:
+        tokens, hidden = len(ids), self._cards[0].hidden
+        hidden[:tokens].copy_(self._transformer.embed(ids, start))
+        # A pass adds to what stands here: left alone, the rows behind the last token would grow without bound.
+        hidden[tokens:size].zero_()
+        for card in self._cards:
+            with current(card.device):
+                card.place(start, tokens)
 
-    def _replay(self, size: int, cache: KVSequence, start: int, tokens: int) -> None:
-        if size not in self._graphs:
-            self._graphs[size] = self._capture(size)
-        for index, graph in enumerate(self._graphs[size]):
-            graph.replay()
-            self._attend(index, cache, start, tokens)
+    def _run(self, size: int, cache: KVSequence, start: int, tokens: int) -> None:
+        """Part after part, each by its graph or the same one by one, and the attentions between them."""
+        for number, card in enumerate(self._cards):
+            with current(card.device):
+                if number:
+                    self._transformer.split.carry(self._cards[number - 1].hidden[:size], card.hidden[:size])
+                graphs = iter(card.graphs.get(size, ()))
+                stream, places = card.of(size)
+                for before, behind in card.parts:
+                    if size in self._captured:
+                        next(graphs).replay()
+                    else:
+                        card.compute(before, behind, size, stream, places)
+                    if behind is not None:
+                        mixed = self._transformer.attend(behind, card.rows[:tokens], cache, start)
+                        card.mixed[:tokens].copy_(mixed)
 
-    @property
-    def _filled(self) -> _Buffers:
-        assert self._buffers is not None
-        return self._buffers
-
-    def _part(self, index: int, size: int, stream: Stream, places: Places) -> None:
-        """From one layer's attention to the next one's, or to the end."""
-        transformer, buffers = self._transformer, self._filled
-        if index:
-            transformer.finish_layer(index - 1, stream, buffers.mixed[:size].flatten(1))
-        if index < len(transformer.layers):
-            buffers.rows[:size].copy_(transformer.heads(index, stream, places))
-        else:
-            buffers.out[:size].copy_(transformer.finish(stream))
-
-    def _attend(self, index: int, cache: KVSequence, start: int, tokens: int) -> None:
-        buffers = self._filled
-        if index < len(self._transformer.layers):
-            mixed = self._transformer.attend(index, buffers.rows[:tokens], cache, start)
-            buffers.mixed[:tokens].copy_(mixed)
-
-    def _capture(self, size: int) -> list[torch.cuda.CUDAGraph]:
-        graphs: list[torch.cuda.CUDAGraph] = []
-        stream, places = self._filled.of(size)
-        if self._aside is None:
-            self._aside = torch.cuda.Stream(self._transformer.device)  # type: ignore[no-untyped-call]
-        with refusals_named("short prompts"), torch.cuda.stream(self._aside):
-            for index in range(len(self._transformer.layers) + 1):
-                graphs.append(captured(partial(self._part, index, size, stream, places), self._first))
-                self._first = self._first or graphs[0]
-        return graphs
+    def _capture(self, size: int) -> None:
+        for card in self._cards:
+            with current(card.device), refusals_named("short prompts"):
+                card.capture(size)
+        self._captured.add(size)
 
 
-class _Buffers:
-    """What goes into the graphs and out of them, always at the same place.
+class _Card:
+    """The layers of one card: what goes into their graphs and out of them, always at the same place."""
 
-    Args of `fill`: see `PromptGraphs.features`.
-    """
-
-    def __init__(self, transformer: Transformer) -> None:
-        spec, most, dtype, device = transformer.spec, SIZES[-1], transformer.dtype, transformer.device
+    def __init__(self, transformer: Transformer, number: int) -> None:
+        spec, most, dtype = transformer.spec, SIZES[-1], transformer.dtype
+        self.device = device = transformer.split.devices[number]
+        self._transformer, self._number = transformer, number
+        layers = transformer.split.layers(number)
+        self.parts: list[tuple[int | None, int | None]] = list(pairwise([None, *layers, None]))
+        """From the attention of one layer to that of the next: `None` before the first, and behind the last."""
         heads = spec.num_heads + 2 * spec.num_kv_heads
-        self._hidden = torch.zeros(most, spec.hidden_size, device=device)
-        first = transformer.places(0, 1)
+        self.hidden = torch.zeros(most, spec.hidden_size, device=device)
+        first = transformer.places(0, 1, number)
         self._turns = [turn.new_zeros(most, *turn.shape[1:]) for turn in first.turns]
         self._scales = [None if scale is None else scale.new_zeros(most) for scale in first.scales]
         self.rows = torch.zeros(most, heads, spec.head_dim, dtype=dtype, device=device)
@@ -142,20 +129,45 @@ class _Buffers:
         self.mixed = torch.zeros(most, spec.num_heads, spec.head_dim, dtype=dtype, device=device)
         """What it gives."""
         self.out = torch.zeros(most, spec.hidden_size, dtype=dtype, device=device)
-        """What the head reads."""
+        """What the head reads; of the last card."""
+        self.graphs: dict[int, list[torch.cuda.CUDAGraph]] = {}
+        self._aside: torch.cuda.Stream | None = None
+        """Where all is captured: memory of one stream is not used again by another."""
+        self._first: torch.cuda.CUDAGraph | None = None
+        """Has the pool of all."""
 
     def of(self, size: int) -> tuple[Stream, Places]:
         scales = [None if scale is None else scale[:size] for scale in self._scales]
-        return Stream(self._hidden[:size]), Places([turn[:size] for turn in self._turns], scales)
+        return Stream(self.hidden[:size]), Places([turn[:size] for turn in self._turns], scales)
 
-    def fill(self, transformer: Transformer, ids: Tensor, start: int, size: int) -> None:
-        tokens = len(ids)
-        self._hidden[:tokens].copy_(transformer.embed(ids, start))
-        # A pass adds to what stands here: left alone, the rows behind the last token would grow without bound.
-        self._hidden[tokens:size].zero_()
-        places = transformer.places(start, start + tokens)
+    def place(self, start: int, tokens: int) -> None:
+        """What the positions of the next pass do."""
+        places = self._transformer.places(start, start + tokens, self._number)
         for turn, new in zip(self._turns, places.turns, strict=True):
             turn[:tokens].copy_(new)
         for scale, own in zip(self._scales, places.scales, strict=True):
             if scale is not None and own is not None:
                 scale[:tokens].copy_(own)
+
+    def compute(self, before: int | None, behind: int | None, size: int, stream: Stream, places: Places) -> None:
+        transformer = self._transformer
+        if before is not None:
+            transformer.finish_layer(before, stream, self.mixed[:size].flatten(1))
+        if behind is not None:
+            self.rows[:size].copy_(transformer.heads(behind, stream, places))
+        elif self._number + 1 == len(transformer.split.devices):
+            self.out[:size].copy_(transformer.finish(stream))
+        else:
+            # The norm of what the last layer gave lies on this card.
+            transformer.settle(stream)
+
+    def capture(self, size: int) -> None:
+        stream, places = self.of(size)
+        if self._aside is None:
+            self._aside = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        graphs: list[torch.cuda.CUDAGraph] = []
+        with torch.cuda.stream(self._aside):
+            for before, behind in self.parts:
+                graphs.append(captured(partial(self.compute, before, behind, size, stream, places), self._first))
+                self._first = self._first or graphs[0]
+        self.graphs[size] = graphs

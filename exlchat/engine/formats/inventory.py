@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +24,7 @@ _MXFP4_CODES, _CODES_A_BYTE = "_blocks", 2
 _PLAIN_BITS = 4
 _EMBEDDING = "model.embed_tokens.weight"
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
+_EXPERT, _MATRIX = re.compile(r"\.mlp\.experts\..*(?<!bias)$"), re.compile(r"_proj\.(weight|q_weight|qweight)$")
 
 
 class Headers(Protocol):
@@ -111,9 +112,16 @@ def part_bytes(
 
     first, each = size(embedding), tuple(map(size, names))
     whole = weight_sizes(checkpoint, stay_quantized=stay_quantized, head_bits=head_bits).bytes(dtype)
+    movable = tuple(size(_movable(some)) for some in names)
     has_head = head_bits is not None or any(name.startswith("lm_head.") for name in checkpoint.names)
     again = 0 if has_head or _EMBEDDING not in checkpoint.names else size([_EMBEDDING])
-    return PartBytes(first, each, whole - first - sum(each), again)
+    return PartBytes(first, each, whole - first - sum(each), again, movable)
+
+
+def _movable(names: Sequence[str]) -> list[str]:
+    """What of a layer may lie in the machine's memory: its experts, or all its matrices where it has none."""
+    experts = [name for name in names if _EXPERT.search(name)]
+    return experts or [name for name in names if _MATRIX.search(name)]
 
 
 def _sizes_of(checkpoint: Headers, names: Iterable[str], *, stay_quantized: bool) -> WeightSizes:

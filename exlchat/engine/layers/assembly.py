@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from exlchat.engine.cards.host_memory import HostMemory
 from exlchat.engine.cards.split import LayerSplit, current, placed_on
 from exlchat.engine.decode.experts import ExpertRows, UnfitError, pack_experts
+from exlchat.engine.decode.kernels import ModelKernels
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.layers.experts import Experts, Mlp, SharedExpert
+from exlchat.engine.layers.hosting import hosted, hosted_experts, hosted_linear, hosted_mlp
 from exlchat.engine.layers.linear import Joined, Linear, join
 from exlchat.engine.layers.norms import HeadNorm, Norm
 from exlchat.engine.layers.operations import Operations
@@ -45,14 +49,19 @@ def load_transformer(
     loaders = [loader, *(loader.on(device) for device in split.devices[1:])]
     ends = load_ends(spec, loader, has_head, last=loaders[-1])
     tick()
-    layers = []
+    layers: dict[int, DecoderLayer] = {}
+    hosts = []
     for card, one in enumerate(loaders):
-        with current(split.devices[card]):
-            for index in split.layers(card):
-                layers.append(load_layer(spec, one, index))
+        memory = HostMemory(split.devices[card])
+        with current(memory.device):
+            # Those of the machine's memory come to be on the card, which has most room for that at first.
+            for index in sorted(split.layers(card), key=lambda index: not split.is_hosted(index)):
+                layers[index] = load_layer(spec, one, index, memory if split.is_hosted(index) else None)
                 tick()
+        hosts += [memory] if memory.bytes else []
     tick()
-    return Transformer(spec, ends, layers, context=context, operations=operations, split=split)
+    ordered = [layers[index] for index in range(spec.num_layers)]
+    return Transformer(spec, ends, ordered, context=context, operations=operations, split=split, hosts=hosts)
 
 
 def load_ends(spec: ModelSpec, loader: LayerLoader, has_head: bool, *, last: LayerLoader | None = None) -> Ends:
@@ -78,17 +87,27 @@ def load_ends(spec: ModelSpec, loader: LayerLoader, has_head: bool, *, last: Lay
     return Ends(embedding, norm, head, positions)
 
 
-def load_layer(spec: ModelSpec, loader: LayerLoader, index: int) -> DecoderLayer:
-    return _Weights(spec, loader).layer(index)
+def load_layer(spec: ModelSpec, loader: LayerLoader, index: int, memory: HostMemory | None = None) -> DecoderLayer:
+    """One layer on the loader's device; with `memory` its matrices lie there, of a mixture its experts."""
+    layer = _Weights(spec, loader, memory).layer(index)
+    if memory is None or isinstance(layer.mlp, Experts):
+        return layer
+    return replace(
+        layer,
+        qkv=hosted(layer.qkv, memory),
+        output=hosted_linear(layer.output, memory),
+        mlp=hosted_mlp(layer.mlp, memory),
+    )
 
 
 _Part = TypeVar("_Part", Joined, Linear | QuantizedLinear)
 
 
 class _Weights:
-    def __init__(self, spec: ModelSpec, loader: LayerLoader) -> None:
+    def __init__(self, spec: ModelSpec, loader: LayerLoader, memory: HostMemory | None = None) -> None:
         self._spec = spec
         self._loader = loader
+        self._memory = memory
 
     def layer(self, index: int) -> DecoderLayer:
         spec, prefix = self._spec, f"model.layers.{index}"
@@ -202,16 +221,9 @@ class _Weights:
             gate = self._float(f"{prefix}.shared_expert_gate", hidden, 1, bias=False)
             shared = SharedExpert(self._mlp(f"{prefix}.shared_expert", experts.shared_inner, bias=False), gate)
         found = Experts(router, parts, experts.chosen, experts.renormalise, shared)
-        return self._together(found)
-
-    def _together(self, experts: Experts) -> Experts:
-        kernels = self._loader.kernels
-        if kernels is None:
-            return experts
-        with suppress(UnfitError):
-            rows = ExpertRows(kernels, pack_experts(experts), experts.experts[0])
-            return replace(experts, together=rows)
-        return experts
+        if self._memory is not None:
+            return hosted_experts(found, self._memory, partial(_together, kernels=self._loader.kernels))
+        return _together(found, self._loader.kernels)
 
     def _float(self, key: str, features: int, outputs: int, *, bias: bool) -> Linear:
         """A layer whose weights decide between experts: small, and as a rule stored as floats."""
@@ -233,6 +245,16 @@ class _Weights:
             )
             for gate_up, down in zip(gate_ups, downs, strict=True)
         )
+
+
+def _together(experts: Experts, kernels: ModelKernels | None) -> Experts:
+    """The same with what computes them at once, where the kernels hold them."""
+    if kernels is None:
+        return experts
+    with suppress(UnfitError):
+        rows = ExpertRows(kernels, pack_experts(experts), experts.experts[0])
+        return replace(experts, together=rows)
+    return experts
 
 
 def _unprepared(layer: _Part) -> _Part:

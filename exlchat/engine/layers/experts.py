@@ -8,9 +8,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from exlchat.engine.cards.host_memory import Hosted
 from exlchat.engine.layers.linear import Joined, Linear
 from exlchat.engine.layers.operations import Operations, activate
-from exlchat.engine.layers.quantized_linear import QuantizedLinear
+from exlchat.engine.layers.quantized_linear import MAX_ROWS, QuantizedLinear
 from exlchat.engine.model.spec import Activation
 
 # To go through the experts one by one takes the host some 170 us for each (one H200: 22 ms for 128), in which the
@@ -84,6 +85,7 @@ class Experts:
         renormalise: whether the weights of the chosen sum to 1, not those of all.
         shared: the one that computes every token.
         together: computes some tokens by all their experts at once, where the kernels hold them.
+        host: where the experts lie in the machine's memory; a prompt would read most of them more than once.
     """
 
     router: Linear
@@ -92,17 +94,26 @@ class Experts:
     renormalise: bool
     shared: SharedExpert | None = None
     together: Together | None = None
+    host: Hosted[Experts] | None = None
 
     @property
     def bytes(self) -> int:
         shared = 0 if self.shared is None else self.shared.mlp.bytes + self.shared.gate.bytes
-        return self.router.bytes + sum(expert.bytes for expert in self.experts) + shared
+        return self.router.bytes + self.bytes_of_experts + shared
 
     @property
     def bytes_per_token(self) -> int:
         """Of the weights, what one token reads: those of the chosen experts."""
-        every = sum(expert.bytes for expert in self.experts)
-        return self.bytes - every + every * self.chosen // len(self.experts)
+        return self.bytes - self.bytes_of_experts + self.bytes_of_chosen
+
+    @property
+    def bytes_of_experts(self) -> int:
+        """Without router and shared expert."""
+        return sum(expert.bytes for expert in self.experts)
+
+    @property
+    def bytes_of_chosen(self) -> int:
+        return self.bytes_of_experts * self.chosen // len(self.experts)
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """`[tokens, width]` -> float32 weights and int64 numbers of the experts, `[tokens, chosen]`.
@@ -118,6 +129,8 @@ class Experts:
 
     def __call__(self, x: Tensor, operations: Operations) -> Tensor:
         """`[tokens, width]` -> `[tokens, width]`."""
+        if self.host is not None and len(x) > MAX_ROWS:
+            return self.host.fetched()(x, operations)
         weights, numbers = self.route(x)
         read = len(x) * self.chosen * self.experts[0].bytes
         if self.together is not None and read < len(self.experts) * _READ_A_TURN:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from exlchat.engine.layers.quantized_linear import QuantizedLinear, join_quantized
+from exlchat.engine.cards.host_memory import Hosted
+from exlchat.engine.layers.quantized_linear import MAX_ROWS, QuantizedLinear, join_quantized
 from exlchat.ext.layout import PackedMatrix
 
 
@@ -21,12 +22,14 @@ class Linear:
     Args:
         mapped: the weight is still the file's memory, which a copy would double.
         outputs: how many there are, where the weight has more rows than that.
+        host: where the weight lies in the machine's memory; a product of many rows reads it more than once.
     """
 
     weight: Tensor
     bias: Tensor | None = None
     mapped: bool = False
     outputs: int | None = None
+    host: Hosted[Linear] | None = None
 
     @property
     def bytes(self) -> int:
@@ -34,6 +37,8 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """`[tokens, in]` -> `[tokens, out]`."""
+        if self.host is not None and len(x) > MAX_ROWS:
+            return self.host.fetched()(x)
         return functional.linear(x, self.weight, self.bias)[:, : self.outputs]
 
     def in_whole_rows(self) -> Linear:

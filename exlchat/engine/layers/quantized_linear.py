@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from exlchat.engine.cards.host_memory import Hosted
 from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix, unsigned
 
 # Of the decode kernels.
@@ -100,6 +101,7 @@ class QuantizedLinear:
         kernels, scratch: of the model.
         prepared: whether the products of up to 8 rows are made ready and kept, each number of rows with tensors of its
             own. A prompt through 48 layers of 128 experts would fill gigabytes with them.
+        host: where the matrices lie in the machine's memory; more than 8 rows would read them more than once.
     """
 
     matrices: tuple[PackedMatrix, ...]
@@ -107,6 +109,7 @@ class QuantizedLinear:
     kernels: MatrixKernels
     scratch: Scratch
     prepared: bool = True
+    host: Hosted[QuantizedLinear] | None = None
     _few_rows: dict[int, list[_FewRows]] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -133,6 +136,8 @@ class QuantizedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Float `[tokens, in]` -> float16 `[tokens, sum of out]`. Of a bfloat16 model it gets bfloat16."""
+        if self.host is not None and len(x) > MAX_ROWS:
+            return self.host.fetched()(x)
         x = x.half()
         if len(x) > MEDIUM_ROWS:
             return self._write_out_and_multiply(x)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from exlchat.engine.cards.host_memory import HostMemory
 from exlchat.engine.cards.split import LayerSplit, current
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.attention import Rules, attention
@@ -56,6 +57,13 @@ class DecoderLayer:
     @property
     def bytes_per_token(self) -> int:
         return self._small + self.qkv.bytes + self.output.bytes + self.mlp.bytes_per_token
+
+    @property
+    def movable_per_token(self) -> int:
+        """Of what a token reads, what may lie in the machine's memory."""
+        if isinstance(self.mlp, Experts):
+            return self.mlp.bytes_of_chosen
+        return self.qkv.bytes + self.output.bytes + self.mlp.bytes
 
     @property
     def _small(self) -> int:
@@ -124,6 +132,7 @@ class Transformer:
         context: the most tokens that a sequence will have; as many as the model was made for unless given.
         operations: between the products; plain torch unless given.
         split: the cards of the layers; all where the embedding is unless given.
+        hosts: the machine's memory of those cards that read weights there.
     """
 
     def __init__(
@@ -135,10 +144,12 @@ class Transformer:
         context: int | None = None,
         operations: Operations | None = None,
         split: LayerSplit | None = None,
+        hosts: Sequence[HostMemory] = (),
     ) -> None:
         self.spec = spec
         self.ends = ends
         self.layers = layers
+        self.hosts = hosts
         length = context or spec.max_position_embeddings
         self.split = split or LayerSplit.on(ends.embedding.device, spec.num_layers)
         self.ropes = [[RopeTable(rope, length, device) for rope in spec.ropes] for device in self.split.devices]
@@ -179,6 +190,12 @@ class Transformer:
     def bytes_per_token(self) -> int:
         """Of the weights, what one decoded token reads: not all of the embedding, nor of the experts."""
         return sum(layer.bytes_per_token for layer in self.layers) + self._ends_bytes + self.embedding[0].nbytes
+
+    @property
+    def hosted_bytes_per_token(self) -> int:
+        """Of those, what lies in the machine's memory."""
+        split = self.split
+        return sum(layer.movable_per_token for index, layer in enumerate(self.layers) if split.is_hosted(index))
 
     @property
     def _ends_bytes(self) -> int:

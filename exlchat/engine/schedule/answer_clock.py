@@ -16,6 +16,8 @@ class AnswerClock:
         self.seed = seed
         self.cached = 0
         self.path: DecodePath = "synchronous"
+        self.rows = 1
+        self.exact = True
         self._prompt_tokens = len(request.prompt_ids)
         self._start = time.perf_counter()
         self._found = self._prefill_end = self._first = self._last = 0.0
@@ -43,6 +45,11 @@ class AnswerClock:
         self._tokens -= count
         self._rewound += count
 
+    def beside(self, rows: int, *, exact: bool) -> None:
+        """A pass of so many answers."""
+        self.rows = max(self.rows, rows)
+        self.exact = self.exact and exact
+
     def stats(self) -> GenerationStats:
         """All of it; times that have not come are 0.0."""
         return GenerationStats(
@@ -57,4 +64,6 @@ class AnswerClock:
             drafted=self.drafts.drafted,
             accepted=self.drafts.accepted,
             rewound=self._rewound,
+            rows=self.rows,
+            exact=self.exact,
         )

@@ -35,6 +35,7 @@ from exlchat.engine.schedule.slices import Slices
 from exlchat.engine.schedule.token_sources import TokenSource
 from exlchat.engine.schedule.work import Tell, Work, WorkMaker
 from exlchat.engine.text.tokenizer import Tokenizer
+from exlchat.ext.products import MAX_ROWS
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import Event, Finished, OneOfSeveral, PrefillProgress, Scored, TextDelta
 from exlchat.llm.info import ModelError
@@ -377,7 +378,9 @@ class Scheduler:
                 work.leave_source()
         self._passes += 1
         self._slices.passed(time.perf_counter())
+        exact = self.runner.step is None or len(answering) <= MAX_ROWS
         for work in sorted(self._of_pass(answering), key=Work.urgency):
+            work.note_pass(len(answering), exact=exact)
             # Those before it may have had it stand still.
             if work in self._going and self._make_room(work):
                 self._take_turn(work)

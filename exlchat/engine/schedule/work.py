@@ -112,6 +112,11 @@ class Work:
     def go_on(self) -> None:
         self._rests = False
 
+    def note_pass(self, rows: int, *, exact: bool) -> None:
+        """A token of it was made beside those of others."""
+        if self.state is not None:
+            self.state.parts.clock.beside(rows, exact=exact)
+
     def leave_source(self) -> None:
         """What was begun to be computed for it is not wanted now."""
         if self.state is not None:
@@ -289,7 +294,11 @@ class WorkMaker:
 
     def _read_again(self, work: Work, state: GenerationState) -> Turns:
         """An answer that was paused has all that it had but its last token, which the next turn feeds."""
+        before = work.computed
         yield from self._find(work, state.context[:-1], state.parts.request.owner)
+        if work.computed > before:
+            # What the step stored has been read anew as a prompt is, in sums of another order.
+            state.parts.clock.exact = False
         work.reading = len(work.sequence) < len(state.context) - 1
 
     def _find(self, work: Work, ids: list[int], owner: str) -> Turns:

@@ -19,7 +19,7 @@ from tests.ui.app_harness import app, idle, say, shown, until
 from tests.ui.scripted_engine import ScriptedEngine
 
 CACHE = CacheReport("q4", 256, 2**20, 400, 32, 100, (), 7, 10_000, 9_000, None, kept_tokens=30_000, shared=12)
-MEMORY = MemoryReport(2**30, 2**29, 2**28, (CardMemory("cuda:0", 10 * 2**30, 40 * 2**30, 32),))
+MEMORY = MemoryReport(2**30, 2**29, 2**28, (CardMemory("cuda:0", 10 * 2**30, 40 * 2**30, 32),), 2**28, 8)
 
 
 class Engine(ScriptedEngine):
@@ -73,6 +73,7 @@ async def test_the_figures_of_the_last_answer_memory_and_cache_are_shown(tmp_pat
             "2 answers, 3.0 to 17.0 tok/s, the last 3.0",
             "10.0 GiB of 40.0 GiB used by all programs (25%)",
             "weights 1.0 GiB, cache 512.0 MiB",
+            "Host 8 layers; 256.0 MiB of the weights",
             "133 used, 12 of them shared, 267 free",
             "30,000 tokens of 102,400",
             "9,000 of 10,000 prompt tokens not read again (90%)",
