@@ -39,7 +39,7 @@ from exlchat.ext.sampling import TokenRing, c_draw
 from exlchat.llm.info import ModelError
 
 _NO_TOKEN = -1
-# Wide passes, which take up to `wide.MOST_ROWS`, have not run on a card yet.
+# Wide passes take up to `wide.MOST_ROWS`. They have run on a card, where nobody has held them against single steps yet.
 _MOST_ROWS = MAX_ROWS
 
 
