@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from exlchat.ui.terminal.exit_codes import ExitCode
-from exlchat.ui.terminal.interrupts import at_a_sudden_end, is_ending, signals_end_in_order
+from exlchat.ui.terminal.interrupts import at_a_sudden_end, comes_of_signal, is_ending, signals_end_in_order
 from exlchat.ui.terminal.standard_streams import CLOSED, complain, let_go, take_over
 
 CHAT = "exlchat.cli.chat"
@@ -95,6 +95,8 @@ def _run(module: str, arguments: Sequence[str]) -> ExitCode:
         # The terminal has gone.
         return ExitCode.ERROR
     except Exception as error:
+        if comes_of_signal(error):
+            return ExitCode.STOPPED
         if not isinstance(error, _refusals()):
             raise
         complain(str(error))

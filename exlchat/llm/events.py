@@ -21,7 +21,7 @@ class GenerationStats:
     so a rate is `(new_tokens - 1) / decode_seconds`. `decode_path` says who drew the tokens: the host, each step
     waiting for it, or the device, with the host one step behind. Of `drafted` tokens, which were guessed ahead,
     `accepted` were right. `rewound` tokens were taken back because they led to a banned string. `rows` answers at most
-    were made side by side, this one among them; `exact` says that it is to the last bit what it would have been alone.
+    were made side by side, this one among them; `exact` says that it is surely what it would be alone, to the bit.
     """
 
     prompt_tokens: int

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from exlchat.engine.decode import prompts as prompts_module
 from exlchat.engine.decode.fit import why_no_prompts
 from exlchat.engine.decode.prompts import PromptGraphs
 from exlchat.engine.kv.cache import KVCache
@@ -75,6 +79,40 @@ def test_over_cards_a_prompt_has_the_bits_of_one(counts: tuple[int, ...], tmp_pa
         return torch.cat(found)
 
     assert torch.equal(said(over_cards(whole, *counts)), said(whole))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("cards", [1, 2])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "cohere"])
+def test_what_is_captured_is_what_was_computed(
+    name: str, cards: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def captured(work: partial[None], _: object) -> SimpleNamespace:
+        def replay() -> None:
+            before, *_, stream, _places = work.args
+            if before is None:
+                # A graph begins with the residual stream as it stands in memory.
+                stream.added = stream.after = stream.normed = None
+            work()
+
+        return SimpleNamespace(replay=replay)
+
+    monkeypatch.setattr(prompts_module, "captured", captured)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    save_case(CASES[name], tmp_path)
+    whole = open_transformer(tmp_path)
+    split = over_cards(whole, 1, len(whole.layers) - 1) if cards > 1 else whole
+    prompts = PromptGraphs(split)
+    for begin in range(4):  # computed, captured, and what was captured
+        ids = torch.tensor(IDS[begin : begin + 20])
+        found, wanted = [], []
+        for runs, kept in ((prompts, found), (whole, wanted)):
+            sequence = KVSequence(KVCache(whole.spec, "fp32", whole.dtype, whole.device, 64))
+            sequence.reserve(20)
+            kept.append(runs.forward(ids, sequence, start=0))
+        assert relative_error(torch.cat(found), torch.cat(wanted)) < 1e-5
+    assert prompts.captured == (32,)
 
 
 def test_mixtures_go_through_the_transformer(tmp_path: Path) -> None:

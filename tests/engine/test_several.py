@@ -485,6 +485,8 @@ def test_in_few_bits_each_is_an_answer(kind: str) -> None:
     found = ends(engine.generate_several(request, SEEDS))
     assert [len(found[index].token_ids) for index in range(4)] == [20] * 4
     assert len({one.token_ids for one in found.values()}) == 4
+    assert not any(one.stats.exact for one in found.values())
+    assert alone(engine, request, SEEDS[0]).stats.exact
 
 
 @pytest.fixture(scope="module")

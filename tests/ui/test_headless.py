@@ -37,6 +37,8 @@ STATS = {
     "drafted",
     "accepted",
     "rewound",
+    "rows",
+    "exact",
     "decode_path",
 }
 

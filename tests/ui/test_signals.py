@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import stat
+import subprocess
 import sys
 import time
 from contextlib import closing
@@ -115,9 +116,31 @@ def test_at_any_moment_of_the_start(endless: Path, tmp_path: Path, mode: str, af
         terminal.signal(signal.SIGTERM)
         terminal.wait_for_end(PATIENCE)
         # Before the program itself runs, Python's way to die is the system's.
-        assert terminal.code in (128 + signal.SIGTERM, -signal.SIGTERM)
+        assert terminal.code in (128 + signal.SIGTERM, -signal.SIGTERM), terminal.sent[-2000:]
         terminal.code = 128 + signal.SIGTERM
         assert_as_it_was(terminal, signal.SIGTERM)
+
+
+WHILE_A_CLASS_IS_MADE = """
+import os, signal, sys
+from exlchat.cli import chat, main
+
+class Signalling:
+    def __set_name__(self, owner, name):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+def run(arguments):
+    class Owner:
+        name = Signalling()
+
+chat.run = run
+sys.exit(main.program())
+"""
+
+
+def test_while_a_module_is_imported_whose_classes_name_their_attributes() -> None:
+    ended = subprocess.run([sys.executable, "-c", WHILE_A_CLASS_IS_MADE], capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (128 + signal.SIGTERM, b"", b"")
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -183,7 +183,6 @@ def _is_sound(record: AnswerRecord) -> bool:
 
 
 def _are_sound(stats: GenerationStats) -> bool:
-    numbers = [getattr(stats, field.name) for field in fields(stats) if field.name != "decode_path"]
-    return stats.decode_path in get_args(DecodePath) and all(
-        isinstance(number, int | float) and not isinstance(number, bool) for number in numbers
-    )
+    numbers = [getattr(stats, field.name) for field in fields(stats) if field.name not in ("decode_path", "exact")]
+    others = stats.decode_path in get_args(DecodePath) and isinstance(stats.exact, bool)
+    return others and all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)

@@ -418,8 +418,7 @@ class DecodeGraphs:
         if key.rows:
             self._show()
             for plan in self._plans[:-1]:
-                self._split.carry(self._plan.token, plan.token)
-                self._split.carry(self._plan.position, plan.position)
+                self._split.carry(self._plan.fed, plan.fed)
         self._captured.launch(key, key.rows)
 
     def _made(self, key: _Key) -> list[list[Launch]]:

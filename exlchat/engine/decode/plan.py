@@ -71,9 +71,11 @@ class DecodePlan:
         split, spec, head = transformer.split, transformer.spec, transformer.head
         self.card: int = len(split.devices) - 1 if behind is None else behind.card - 1
         self.device = device = split.devices[self.card]
-        self.token = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.fed = torch.zeros(3 * rows, dtype=torch.int32, device=device)
+        """`token` and `position` one behind the other, so that one copy brings both from card to card."""
+        self.token = self.fed[: 2 * rows].view(torch.int64)
         """int64 `[rows]`: the tokens that the step feeds; the first card reads them."""
-        self.position = torch.zeros(rows, dtype=torch.int32, device=device)
+        self.position = self.fed[2 * rows :]
         """int32 `[rows]`: how many tokens are before each."""
         self.tables: PageTables = cache.tables.alike(rows) if behind is None else behind.tables
         """int32 `[rows, pages]`: show the sequences that the next step is about, one, or one a token."""

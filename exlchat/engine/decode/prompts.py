@@ -43,12 +43,11 @@ class PromptGraphs:
         self._suited = why_no_prompts(transformer) is None
         self._cards: list[_Card] = []
         self._seen: set[int] = set()
-        self._captured: set[int] = set()
 
     @property
     def captured(self) -> tuple[int, ...]:
         """The sizes whose graphs there are."""
-        return tuple(self._captured)
+        return tuple(self._cards[-1].graphs) if self._cards else ()
 
     @torch.inference_mode()
     def features(self, ids: Tensor, cache: KVSequence, *, start: int, last_only: bool = False) -> Tensor:
@@ -66,7 +65,7 @@ class PromptGraphs:
         if not self._cards:
             self._cards = [_Card(self._transformer, card) for card in range(len(self._transformer.split.devices))]
         self._fill(ids, start, size)
-        if size in self._seen and size not in self._captured:
+        if size in self._seen and size not in self.captured:
             self._capture(size)
         self._run(size, cache, start, tokens)
         self._seen.add(size)
@@ -91,13 +90,13 @@ class PromptGraphs:
             with current(card.device):
                 if number:
                     self._transformer.split.carry(self._cards[number - 1].hidden[:size], card.hidden[:size])
-                graphs = iter(card.graphs.get(size, ()))
+                graphs = card.graphs.get(size)
                 stream, places = card.of(size)
-                for before, behind in card.parts:
-                    if size in self._captured:
-                        next(graphs).replay()
-                    else:
+                for part, (before, behind) in enumerate(card.parts):
+                    if graphs is None:
                         card.compute(before, behind, size, stream, places)
+                    else:
+                        graphs[part].replay()
                     if behind is not None:
                         mixed = self._transformer.attend(behind, card.rows[:tokens], cache, start)
                         card.mixed[:tokens].copy_(mixed)
@@ -106,7 +105,6 @@ class PromptGraphs:
         for card in self._cards:
             with current(card.device), refusals_named("short prompts"):
                 card.capture(size)
-        self._captured.add(size)
 
 
 class _Card:

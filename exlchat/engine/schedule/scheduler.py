@@ -378,9 +378,11 @@ class Scheduler:
                 work.leave_source()
         self._passes += 1
         self._slices.passed(time.perf_counter())
-        exact = self.runner.step is None or len(answering) <= MAX_ROWS
+        rows = len(answering)
+        # See `generate_several` of caches of few bits.
+        exact = rows <= MAX_ROWS if self.runner.step is not None else rows == 1 or not self._cache.kind.quantized
         for work in sorted(self._of_pass(answering), key=Work.urgency):
-            work.note_pass(len(answering), exact=exact)
+            work.note_pass(rows, exact=exact)
             # Those before it may have had it stand still.
             if work in self._going and self._make_room(work):
                 self._take_turn(work)

@@ -195,6 +195,12 @@ def is_ending() -> bool:
     return Ending.now is not None and Ending.now.heard is not None
 
 
+def comes_of_signal(error: BaseException) -> bool:
+    """Python wraps what is raised while a class is made in an error of its own, and imports do so in theirs."""
+    cause = error.__cause__ or error.__context__
+    return isinstance(error, SignalledError) or (cause is not None and comes_of_signal(cause))
+
+
 @contextlib.contextmanager
 def ctrl_c_ends_at_once(before: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Inside, ctrl+c and the signals call `before` and end the program there and then; for stretches in which nothing
