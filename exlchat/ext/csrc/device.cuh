@@ -156,6 +156,10 @@ __device__ __forceinline__ unsigned acquired(const unsigned *p) {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
     return value;
 }
+// What this thread, and those it has met in a barrier, have written is seen by whoever acquires the word.
+__device__ __forceinline__ void release(unsigned *p, unsigned value) {
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+}
 __device__ __forceinline__ void meet(unsigned *word, int blocks) {
     const unsigned part = blockIdx.x == 0 ? (1u << 31) - (blocks - 1) : 1;
     unsigned before;

@@ -1,4 +1,4 @@
-// The C entry of products with many rows: checks, x into stored order, the kernel for as many rows a pass, sums of parts.
+// The C entry of products with many rows: checks, x into stored order, the kernel for as many rows a pass.
 #include "gemm.cuh"
 
 #include <algorithm>
@@ -6,21 +6,22 @@
 namespace exl {
 
 constexpr int MAX_TILES = 8;  // of 8 rows, in a pass
-static_assert(EXL_GEMM_BLOCK_BYTES == 2 * 2 * MAX_TILES * MULTIPLY_THREADS * sizeof(float4), "");
+static_assert(EXL_GEMM_BLOCK_BYTES == 2 * MAX_TILES * MULTIPLY_THREADS * sizeof(float4), "");
 
 bool matrix_ok(const ExlMatrix &m);
-extern template int launch_gemm<2>(const ExlGemm &, const GemmUnits &, const GemmShape &, int, cudaStream_t);
-extern template int launch_gemm<4>(const ExlGemm &, const GemmUnits &, const GemmShape &, int, cudaStream_t);
-extern template int launch_gemm<6>(const ExlGemm &, const GemmUnits &, const GemmShape &, int, cudaStream_t);
-extern template int launch_gemm<7>(const ExlGemm &, const GemmUnits &, const GemmShape &, int, cudaStream_t);
-extern template int launch_gemm<8>(const ExlGemm &, const GemmUnits &, const GemmShape &, int, cudaStream_t);
+extern template int launch_gemm<2>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);
+extern template int launch_gemm<4>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);
+extern template int launch_gemm<6>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);
+extern template int launch_gemm<7>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);
+extern template int launch_gemm<8>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);
 
 static bool aligned(const void *p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 static bool job_ok(const ExlGemm &job) {
     if (job.matrices < 1 || job.matrices > EXL_MAX_MATRICES || job.blocks < 1) return false;
     if (job.rows < 1 || job.rows > EXL_GEMM_MAX_ROWS || job.room < 0) return false;
-    if (!job.x || !job.y || !job.partial || !aligned(job.x) || !aligned(job.partial)) return false;
+    if (!job.x || !job.x_features || !job.y || !job.partial || !job.arrived) return false;
+    if (!aligned(job.x) || !aligned(job.partial)) return false;
     int64_t columns = 0;
     for (int i = 0; i < job.matrices; i++) {
         const ExlMatrix &m = job.matrix[i];
@@ -65,27 +66,6 @@ __global__ void __launch_bounds__(ORDER_THREADS)
     *reinterpret_cast<uint4 *>(stored_x + (size_t)blockIdx.y * stored + at) = out.words;
 }
 
-// Adds up the parts of one group and pass, in the order of the blocks; of all warps one tile of 8 rows.
-__global__ void __launch_bounds__(MULTIPLY_THREADS)
-    add_parts(const __grid_constant__ ExlGemm job, const __grid_constant__ GemmUnits units, int tiles) {
-    int matrix = 0, number = blockIdx.x;
-    while (number * job.matrix[matrix].pieces >= units.first[matrix + 1] - units.first[matrix])
-        number -= (units.first[matrix + 1] - units.first[matrix]) / job.matrix[matrix].pieces, matrix++;
-    const int pieces = job.matrix[matrix].pieces, unit = units.first[matrix] + number * pieces;
-    const int begin = units.block_of(unit), end = units.block_of(unit + pieces - 1);
-    // Also where there is nothing to add: what follows in the stream waits for this kernel, not for the one before it.
-    wait_for_previous();
-    if (begin == end) return;
-    float4 sum = {0.f, 0.f, 0.f, 0.f};
-#pragma unroll 4
-    for (int block = begin; block <= end; block++) {
-        const float4 c = __ldcg(partial(job, block, units.begin(block) <= unit, 2 * tiles, blockIdx.y));
-        sum.x += c.x, sum.y += c.y, sum.z += c.z, sum.w += c.w;
-    }
-    const int tile = number / units.passes * GROUP_TILES + threadIdx.x / LANES * 2 + blockIdx.y / tiles;
-    store_tile(job, matrix, tile, (number % units.passes * tiles + blockIdx.y % tiles) * 8, sum);
-}
-
 static int gather_x(const ExlGemm &job, cudaStream_t stream) {
     const ExlMatrix &m = job.matrix[0];
     const dim3 grid((m.stored + ORDER_THREADS * 8 - 1) / (ORDER_THREADS * 8), job.rows);
@@ -98,7 +78,6 @@ static int gather_x(const ExlGemm &job, cudaStream_t stream) {
 // How rows are cut into passes, work into units and shared memory into slots.
 struct GemmCut {
     int tiles;  // of 8 rows, in a pass
-    int groups;  // of columns, times passes
     GemmUnits units;
     GemmShape shape;
 
@@ -107,12 +86,11 @@ struct GemmCut {
         units.passes = (all + most_tiles - 1) / most_tiles;
         tiles = (all + units.passes - 1) / units.passes;
         if (tiles != 7) tiles = (tiles + 1) / 2 * 2;
-        groups = units.first[0] = shape.code_bytes = shape.scale_bytes = 0;
+        units.first[0] = shape.code_bytes = shape.scale_bytes = 0;
         for (int i = 0; i < EXL_MAX_MATRICES; i++) {
             const ExlMatrix &m = job.matrix[i];
             const int mine = i < job.matrices ? (m.column_tiles + GROUP_TILES - 1) / GROUP_TILES * units.passes : 0;
             units.first[i + 1] = units.first[i] + (mine ? mine * m.pieces : 0);
-            groups += mine;
             for (int n = 0; mine && n < m.section_count; n++) {
                 shape.code_bytes = std::max(shape.code_bytes, m.sections[n].piece_words * 4);
                 shape.scale_bytes = std::max(shape.scale_bytes, m.sections[n].scale_words * 4);
@@ -132,13 +110,13 @@ struct GemmCut {
     }
 };
 
-static int multiply(const ExlGemm &job, const GemmCut &cut, int dependent, cudaStream_t stream) {
+static int multiply(const ExlGemm &job, const GemmCut &cut, cudaStream_t stream) {
     switch (cut.tiles) {
-        case 2: return launch_gemm<2>(job, cut.units, cut.shape, dependent, stream);
-        case 4: return launch_gemm<4>(job, cut.units, cut.shape, dependent, stream);
-        case 6: return launch_gemm<6>(job, cut.units, cut.shape, dependent, stream);
-        case 7: return launch_gemm<7>(job, cut.units, cut.shape, dependent, stream);
-        default: return launch_gemm<8>(job, cut.units, cut.shape, dependent, stream);
+        case 2: return launch_gemm<2>(job, cut.units, cut.shape, stream);
+        case 4: return launch_gemm<4>(job, cut.units, cut.shape, stream);
+        case 6: return launch_gemm<6>(job, cut.units, cut.shape, stream);
+        case 7: return launch_gemm<7>(job, cut.units, cut.shape, stream);
+        default: return launch_gemm<8>(job, cut.units, cut.shape, stream);
     }
 }
 
@@ -154,9 +132,6 @@ extern "C" int exl_gemm(const ExlGemm *job, void *stream) {
     if (job->room) room = std::min(room, (int)job->room);
     exl::GemmCut cut = {};
     if (!cut.fit(*job, room)) return EXL_BAD_ARGUMENT;
-    int code = job->x_features ? exl::gather_x(*job, s) : 0;
-    if (!code) code = exl::multiply(*job, cut, job->x_features != nullptr, s);
-    if (code) return code;
-    return exl::launch(exl::add_parts, dim3(cut.groups, 2 * cut.tiles), exl::MULTIPLY_THREADS, 0, 1, s, *job, cut.units,
-                       cut.tiles);
+    const int code = exl::gather_x(*job, s);
+    return code ? code : exl::multiply(*job, cut, s);
 }

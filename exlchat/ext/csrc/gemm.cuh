@@ -9,8 +9,9 @@
 // Codes that were loaded to registers ahead made the compiler wait for all loads, the newest too: 1.2 times as long.
 //
 // Work is counted in units: a piece of a group of columns for a pass of rows. Blocks take equal runs of units, one
-// block a multiprocessor, so a run may begin and end within a group. Sums of such parts go to a workspace, and a second
-// kernel adds them in the order of the blocks: the same result every run.
+// block a multiprocessor, so a run may begin and end within a group. Who has the first piece of a group adds to its sums
+// those of the blocks behind it, in their order: the same result every run. It has them at the end of its run, and they
+// have left theirs at the beginning of their own, so that hardly anybody waits.
 #pragma once
 #include "exlchat.h"
 #include "gemm_weights.cuh"
@@ -18,7 +19,7 @@
 
 namespace exl {
 
-constexpr int MULTIPLIERS = 8, BRINGERS = 4;  // warps
+constexpr int MULTIPLIERS = EXL_GEMM_WARPS, BRINGERS = 4;  // warps
 constexpr int MULTIPLY_THREADS = MULTIPLIERS * LANES, BRING_THREADS = BRINGERS * LANES;
 constexpr int GROUP_TILES = 2 * MULTIPLIERS;
 constexpr int MOST_STAGES = 4;
@@ -55,14 +56,16 @@ struct GemmPart {
         group = number / units.passes, pass = number % units.passes;
         end = min(pieces, piece + last - unit);
     }
-    __device__ __forceinline__ bool whole() const { return piece == 0 && end == pieces; }
 };
 
-// Where a block leaves the sums of a part. Slot 0 if the group began before the block's run, 1 if it goes on behind it;
-// `tile` of 8 rows and of the first or second column tile of every warp.
-__device__ __forceinline__ float4 *partial(const ExlGemm &job, int block, int slot, int tiles, int tile) {
-    return static_cast<float4 *>(job.partial) + (((size_t)block * 2 + slot) * tiles + tile) * MULTIPLY_THREADS +
-           threadIdx.x;
+// Where a block leaves the sums of a group that began before its run; `tile` of 8 rows and of the first or second column
+// tile of every warp.
+__device__ __forceinline__ float4 *partial(const ExlGemm &job, int block, int tiles, int tile) {
+    return static_cast<float4 *>(job.partial) + ((size_t)block * tiles + tile) * MULTIPLY_THREADS + threadIdx.x;
+}
+// Whether a warp has left them: the same warp of another block takes them.
+__device__ __forceinline__ unsigned *arrived(const ExlGemm &job, int block) {
+    return static_cast<unsigned *>(job.arrived) + block * MULTIPLIERS + threadIdx.x / LANES;
 }
 
 // Turns an 8 x 8 block of halves, two a lane.
@@ -274,6 +277,36 @@ __device__ __forceinline__ void multiply_part(GemmSums<TILES> &sums, const ExlMa
     __syncthreads();
 }
 
+// A warp's sums for the block that has the first piece of the group.
+template <int TILES> __device__ __forceinline__ void leave(const ExlGemm &job, const GemmSums<TILES> &sums) {
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int n = 0; n < TILES; n++)
+            *partial(job, blockIdx.x, 2 * TILES, i * TILES + n) =
+                float4{sums[i][n][0], sums[i][n][1], sums[i][n][2], sums[i][n][3]};
+    __syncwarp();
+    if (threadIdx.x % LANES == 0) release(arrived(job, blockIdx.x), 1);
+}
+
+// Adds what the same warp of the blocks behind this one, up to the last, has left.
+template <int TILES> __device__ __forceinline__ void add_left(const ExlGemm &job, GemmSums<TILES> &sums, int last) {
+    for (int block = blockIdx.x + 1; block <= last; block++) {
+        if (threadIdx.x % LANES == 0)
+            while (acquired(arrived(job, block)) == 0) {}
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int n = 0; n < TILES; n++) {
+                const float4 c = __ldcg(partial(job, block, 2 * TILES, i * TILES + n));
+                sums[i][n][0] += c.x, sums[i][n][1] += c.y, sums[i][n][2] += c.z, sums[i][n][3] += c.w;
+            }
+        __syncwarp();
+        if (threadIdx.x % LANES == 0) *arrived(job, block) = 0;
+    }
+}
+
 // TILES: of 8 rows, in a pass.
 template <int TILES>
 __global__ void __launch_bounds__(MULTIPLY_THREADS + BRING_THREADS, 1)
@@ -284,6 +317,7 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS + BRING_THREADS, 1)
     const int last = units.begin(blockIdx.x + 1);
     for (int unit = units.begin(blockIdx.x); unit < last;) {
         const GemmPart part(job, units, unit, last);
+        const int last_block = units.block_of(unit - part.piece + part.pieces - 1);
         unit += part.end - part.piece;
         if (threadIdx.x >= MULTIPLY_THREADS) {
             Bringer<TILES>(job, shape, part, shared).bring(part);
@@ -291,22 +325,25 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS + BRING_THREADS, 1)
         }
         GemmSums<TILES> sums = {};
         multiply_part<TILES>(sums, job.matrix[part.matrix], shape, part, shared);
+        if (part.piece > 0) {
+            leave<TILES>(job, sums);
+            continue;
+        }
+        add_left<TILES>(job, sums, last_block);
         const int tile = part.group * GROUP_TILES + threadIdx.x / LANES * 2;
 #pragma unroll
         for (int i = 0; i < 2; i++)
 #pragma unroll
-            for (int n = 0; n < TILES; n++) {
-                const float4 c = {sums[i][n][0], sums[i][n][1], sums[i][n][2], sums[i][n][3]};
-                if (part.whole()) store_tile(job, part.matrix, tile + i, (part.pass * TILES + n) * 8, c);
-                else *partial(job, blockIdx.x, part.piece == 0, 2 * TILES, i * TILES + n) = c;
-            }
+            for (int n = 0; n < TILES; n++)
+                store_tile(job, part.matrix, tile + i, (part.pass * TILES + n) * 8,
+                           {sums[i][n][0], sums[i][n][1], sums[i][n][2], sums[i][n][3]});
     }
 }
 
 template <int TILES>
-int launch_gemm(const ExlGemm &job, const GemmUnits &units, const GemmShape &shape, int dependent, cudaStream_t stream) {
-    return launch(gemm<TILES>, units.blocks, MULTIPLY_THREADS + BRING_THREADS, shape.stages * shape.slot, dependent,
-                  stream, job, units, shape);
+int launch_gemm(const ExlGemm &job, const GemmUnits &units, const GemmShape &shape, cudaStream_t stream) {
+    return launch(gemm<TILES>, units.blocks, MULTIPLY_THREADS + BRING_THREADS, shape.stages * shape.slot, 1, stream,
+                  job, units, shape);
 }
 
 }  // namespace exl
