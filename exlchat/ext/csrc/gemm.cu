@@ -63,7 +63,15 @@ __global__ void __launch_bounds__(ORDER_THREADS)
         const int feature = i % 2 ? pair >> 16 : pair & 0xffffu;
         out.values[i] = feature >= features ? __float2half_rn(0.f) : fits ? copy[feature] : row[feature];
     }
-    *reinterpret_cast<uint4 *>(stored_x + (size_t)blockIdx.y * stored + at) = out.words;
+    stored_x += (size_t)blockIdx.y * stored;
+#if EXL_WGMMA
+    // `mma` takes what a lane reads at once as rows 2 q, 2 q + 1, 2 q + 8 and 2 q + 9 of two operands; `wgmma` reads rows
+    // where they stand.
+    uint32_t *pairs = reinterpret_cast<uint32_t *>(stored_x + at / 32 * 32) + at / 8 % 4;
+    pairs[0] = out.words.x, pairs[4] = out.words.y, pairs[8] = out.words.z, pairs[12] = out.words.w;
+#else
+    *reinterpret_cast<uint4 *>(stored_x + at) = out.words;
+#endif
 }
 
 static int gather_x(const ExlGemm &job, cudaStream_t stream) {
@@ -97,7 +105,8 @@ struct GemmCut {
             }
         }
         units.blocks = std::min(job.blocks, units.total());
-        shape.slot = tiles * 8 * X_BYTES + GROUP_TILES * (shape.code_bytes + shape.scale_bytes);
+        const int bytes = tiles * 8 * X_BYTES + GROUP_TILES * (shape.code_bytes + shape.scale_bytes);
+        shape.slot = (bytes + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT;
     }
     // As many slots as there is room for, and so few rows that there is room for two if that is possible.
     bool fit(const ExlGemm &job, int room) {

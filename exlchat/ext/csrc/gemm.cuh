@@ -16,6 +16,7 @@
 #include "exlchat.h"
 #include "gemm_weights.cuh"
 #include "launch.cuh"
+#include "wgmma.cuh"
 
 namespace exl {
 
@@ -26,11 +27,22 @@ constexpr int MOST_STAGES = 4;
 constexpr int X_BYTES = EXL_PIECE_ROWS * 2;  // of a row of x in a piece
 
 // The slots of a block in shared memory, each of x [tiles * 8][128], codes [GROUP_TILES][code_bytes] and scales
-// [GROUP_TILES][scale_bytes] of a piece. Of x the 16 bytes number c of odd rows stand at c ^ 4, which keeps the eight
-// lanes that read together on different banks.
+// [GROUP_TILES][scale_bytes] of a piece.
 struct GemmShape {
     int code_bytes, scale_bytes, slot, stages;
 };
+constexpr int SLOT_ALIGNMENT = 1024;  // as `wgmma` wants x
+
+// Where the 16 bytes number c of row r of x stand in a slot, for products of so many tiles. For `mma` those of odd rows at
+// c ^ 4, which keeps the eight lanes that read together on different banks; for `wgmma` as `described` says.
+template <int TILES> __device__ __forceinline__ int x_place(int r, int c) {
+#if EXL_WGMMA
+    return c / 8 * (TILES * 8 * X_BYTES / 2) + r * (X_BYTES / 2) + ((c % 8) ^ (r % 8)) * 16;
+#else
+    return r * X_BYTES + (c ^ (r & 1) << 2) * 16;
+#endif
+}
+constexpr int X_EIGHT_ROWS = EXL_WGMMA ? 4 * X_BYTES : 8 * X_BYTES;  // from a row to the eighth behind it
 
 // How the units lie: matrix by matrix, group by group, pass by pass, piece by piece. Passes that read the same weights
 // are neighbours, so that L2 has them.
@@ -182,13 +194,12 @@ template <int TILES> struct Bringer {
     }
     // Eight rows apart; zeros behind the end of a section.
     __device__ __forceinline__ void bring_x(char *to, const half *from, bool real) const {
-        const int r = thread / 16, c = thread % 16;
-        to += r * X_BYTES + (c ^ (r & 1) << 2) * 16;
+        to += x_place<TILES>(thread / 16, thread % 16);
 #pragma unroll
         for (int i = 0; i < TILES; i++, from += 8 * m.stored)
-            copy16_if(real && row + i * 8 < job.rows, to + i * 8 * X_BYTES, from);
+            copy16_if(real && row + i * 8 < job.rows, to + i * X_EIGHT_ROWS, from);
         if (real) return;
-        for (int i = 0; i < TILES; i++) *reinterpret_cast<uint4 *>(to + i * 8 * X_BYTES) = uint4{0, 0, 0, 0};
+        for (int i = 0; i < TILES; i++) *reinterpret_cast<uint4 *>(to + i * X_EIGHT_ROWS) = uint4{0, 0, 0, 0};
     }
     // Lets the oldest piece be multiplied, and waits for the end of the one before it, whose slot is the next to be
     // filled. Nothing as long as there are free ones.
@@ -197,6 +208,9 @@ template <int TILES> struct Bringer {
         if (shape.stages == 4) wait_for_copies<2>();
         else if (shape.stages == 3) wait_for_copies<1>();
         else wait_for_copies<0>();
+#if EXL_WGMMA
+        show_to_products();
+#endif
         __syncthreads();
     }
 };
@@ -204,6 +218,33 @@ template <int TILES> struct Bringer {
 // Two column tiles of a warp by rows of x: of each tile of 8 rows columns r and r + 8, x rows 2 q and 2 q + 1.
 template <int TILES> using GemmSums = float[2][TILES][4];
 
+#if EXL_WGMMA
+// 32 rows of a piece, number BLOCK, of x as it lies in the slot; the products go on when this returns.
+template <int BITS, bool PLAIN, int TILES, int BLOCK>
+__device__ __forceinline__ void multiply_32(GemmSums<TILES> &sums, const uint32_t (&w)[2][BITS], uint64_t x,
+                                            const char *scales, int scale_bytes, int shift) {
+    constexpr int J = BLOCK % 2 * 2;
+    uint32_t a[2][2][4];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const Step<BITS, PLAIN> step(scales + i * scale_bytes, threadIdx.x % LANES / 4, BLOCK >> shift, 4 >> shift);
+        step.template weights<J>(a[i][0], w[i]);
+        step.template weights<J + 1>(a[i][1], w[i]);
+        hold(a[i][0]), hold(a[i][1]);
+    }
+    before_products();
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        constexpr int HALF = TILES * 8 * X_BYTES / 2;
+        const uint64_t b = x + (BLOCK / 2 * HALF + (J + j) * 32) / 16;
+#pragma unroll
+        for (int i = 0; i < 2; i++) wgmma(sums[i], a[i][j], b);
+    }
+    end_of_products();
+    // What the products before the last read may be made anew.
+    wait_for_products<1>();
+}
+#else
 // 32 rows of a piece, number BLOCK. x points to what the lane has of them.
 template <int BITS, bool PLAIN, int TILES, int BLOCK>
 __device__ __forceinline__ void multiply_32(GemmSums<TILES> &sums, const uint32_t (&w)[2][BITS], const char *x,
@@ -225,13 +266,13 @@ __device__ __forceinline__ void multiply_32(GemmSums<TILES> &sums, const uint32_
         for (int i = 0; i < 2; i++) mma(sums[i][n], a[i][1][0], a[i][1][1], a[i][1][2], a[i][1][3], b.z, b.w);
     }
 }
+#endif
 
 // `count` pieces of one kind.
 template <int BITS, bool PLAIN, int TILES>
 __device__ __forceinline__ void multiply_run(GemmSums<TILES> &sums, Slots &slots, const GemmShape &shape, int shift,
                                              int count) {
-    const int lane = threadIdx.x % LANES, r = lane / 4, q = lane % 4, odd = r & 1, first = threadIdx.x / LANES * 2;
-    const int even_x = r * X_BYTES + q * 16 + odd * 64, odd_x = even_x ^ 64;
+    const int lane = threadIdx.x % LANES, first = threadIdx.x / LANES * 2;
     const int codes_at = TILES * 8 * X_BYTES + first * shape.code_bytes;
     const int scales_at = TILES * 8 * X_BYTES + GROUP_TILES * shape.code_bytes + first * shape.scale_bytes;
 #pragma unroll 1
@@ -246,10 +287,20 @@ __device__ __forceinline__ void multiply_run(GemmSums<TILES> &sums, Slots &slots
             load_tile<BITS>(w[0][i], codes + i * (shape.code_bytes / 4), lane);
             load_tile<BITS>(w[1][i], codes + i * (shape.code_bytes / 4) + BITS * LANES, lane);
         }
-        multiply_32<BITS, PLAIN, TILES, 0>(sums, w[0], slot + even_x, scales, shape.scale_bytes, shift);
-        multiply_32<BITS, PLAIN, TILES, 1>(sums, w[0], slot + odd_x, scales, shape.scale_bytes, shift);
-        multiply_32<BITS, PLAIN, TILES, 2>(sums, w[1], slot + even_x, scales, shape.scale_bytes, shift);
-        multiply_32<BITS, PLAIN, TILES, 3>(sums, w[1], slot + odd_x, scales, shape.scale_bytes, shift);
+#if EXL_WGMMA
+        const uint64_t even_x = described(slot), odd_x = even_x;
+#else
+        const char *even_x = slot + x_place<TILES>(lane / 4, lane % 4), *odd_x = slot + x_place<TILES>(lane / 4, lane % 4 + 4);
+#endif
+        multiply_32<BITS, PLAIN, TILES, 0>(sums, w[0], even_x, scales, shape.scale_bytes, shift);
+        multiply_32<BITS, PLAIN, TILES, 1>(sums, w[0], odd_x, scales, shape.scale_bytes, shift);
+        multiply_32<BITS, PLAIN, TILES, 2>(sums, w[1], even_x, scales, shape.scale_bytes, shift);
+        multiply_32<BITS, PLAIN, TILES, 3>(sums, w[1], odd_x, scales, shape.scale_bytes, shift);
+#if EXL_WGMMA
+        // The slot is filled anew behind the next barrier.
+        wait_for_products<0>();
+        hold(sums[0]), hold(sums[1]);
+#endif
     }
 }
 
@@ -312,7 +363,7 @@ template <int TILES>
 __global__ void __launch_bounds__(MULTIPLY_THREADS + BRING_THREADS, 1)
     gemm(const __grid_constant__ ExlGemm job, const __grid_constant__ GemmUnits units,
          const __grid_constant__ GemmShape shape) {
-    extern __shared__ __align__(128) char shared[];
+    extern __shared__ __align__(SLOT_ALIGNMENT) char shared[];
     let_next_start();
     const int last = units.begin(blockIdx.x + 1);
     for (int unit = units.begin(blockIdx.x); unit < last;) {
