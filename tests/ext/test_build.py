@@ -225,7 +225,7 @@ def test_a_missing_library_is_built_for_the_cards_that_are_here(nvcc: Nvcc, sour
     made = ensure_library(tmp_path / "cache", driver=two_cards, sources=sources, shipped=tmp_path / "none")
     record = read_record(made.parent)
     assert record is not None
-    assert record.targets == ("sm_86", "sm_90")
+    assert record.targets == ("sm_86", "sm_90a")
 
 
 def test_a_record_that_is_damaged_counts_as_none(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ constexpr int LANES = 32;
 
 // Declares the shared memory that a launch gives to each block. A macro: what a function returns of it is addressed by
 // more instructions (decode attention over halves 3,024 instead of 2,992).
-#define EXL_SHARED_MEMORY(name) extern __shared__ __align__(16) uint8_t name[]
+#define EXL_ALIGNED_SHARED_MEMORY(name, bytes) extern __shared__ __align__(bytes) uint8_t name[]
+#define EXL_SHARED_MEMORY(name) EXL_ALIGNED_SHARED_MEMORY(name, 16)
 
 // What an earlier kernel of the same step has written is read through L2: L1 may hold an older value, and the
 // compiler may not move the load above the wait.

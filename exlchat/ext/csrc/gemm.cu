@@ -1,5 +1,8 @@
 // The C entry of products with many rows: checks, x into stored order, the kernel for as many rows a pass.
 #include "gemm.cuh"
+#include "matrix.cuh"
+
+#include <cuda_runtime.h>
 
 #include <algorithm>
 
@@ -8,14 +11,11 @@ namespace exl {
 constexpr int MAX_TILES = 8;  // of 8 rows, in a pass
 static_assert(EXL_GEMM_BLOCK_BYTES == 2 * MAX_TILES * MULTIPLY_THREADS * sizeof(float4), "");
 
-bool matrix_ok(const ExlMatrix &m);
 extern template int launch_gemm<2>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);
 extern template int launch_gemm<4>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);
 extern template int launch_gemm<6>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);
 extern template int launch_gemm<7>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);
 extern template int launch_gemm<8>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);
-
-static bool aligned(const void *p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 static bool job_ok(const ExlGemm &job) {
     if (job.matrices < 1 || job.matrices > EXL_MAX_MATRICES || job.blocks < 1) return false;
@@ -43,7 +43,8 @@ constexpr int ORDER_THREADS = 512, ORDER_BYTES = 48 * 1024;
 // with 64 rows takes 12 us less than with two bytes from anywhere in L1.
 __global__ void __launch_bounds__(ORDER_THREADS)
     to_stored(const half *x, const uint16_t *gather, half *stored_x, int features, int stored, bool fits) {
-    extern __shared__ __align__(16) half copy[];
+    EXL_SHARED_MEMORY(row_memory);
+    half *copy = reinterpret_cast<half *>(row_memory);
     let_next_start();
     const half *row = x + (size_t)blockIdx.y * features;
     if (fits) {

@@ -80,11 +80,10 @@ __device__ __forceinline__ unsigned *arrived(const ExlGemm &job, int block) {
     return static_cast<unsigned *>(job.arrived) + block * MULTIPLIERS + threadIdx.x / LANES;
 }
 
-// Turns an 8 x 8 block of halves, two a lane.
-__device__ __forceinline__ uint32_t turned(half2 v) {
-    uint32_t r;
-    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(reinterpret_cast<const uint32_t &>(v)));
-    return r;
+// Sums of two rows of x, of eight columns: two columns of a row.
+__device__ __forceinline__ uint32_t turned_sums(float even, float odd) {
+    const half2 both = __floats2half2_rn(even, odd);
+    return turned_block(reinterpret_cast<const uint32_t &>(both));
 }
 
 // 16 columns (of number `tile` of the matrix) by 8 rows of y.
@@ -97,7 +96,7 @@ __device__ __forceinline__ void store_tile(const ExlGemm &job, int matrix, int t
         const float low = __half2float(bias[0]), high = __half2float(bias[8]);
         c.x += low, c.y += low, c.z += high, c.w += high;
     }
-    const uint32_t low = turned(__floats2half2_rn(c.x, c.y)), high = turned(__floats2half2_rn(c.z, c.w));
+    const uint32_t low = turned_sums(c.x, c.y), high = turned_sums(c.z, c.w);
     int column = tile * 16 + lane % 4 * 2;
     for (int i = 0; i < matrix; i++) column += job.matrix[i].column_tiles * 16;
     row += lane / 4;
@@ -363,7 +362,8 @@ template <int TILES>
 __global__ void __launch_bounds__(MULTIPLY_THREADS + BRING_THREADS, 1)
     gemm(const __grid_constant__ ExlGemm job, const __grid_constant__ GemmUnits units,
          const __grid_constant__ GemmShape shape) {
-    extern __shared__ __align__(SLOT_ALIGNMENT) char shared[];
+    EXL_ALIGNED_SHARED_MEMORY(slot_memory, SLOT_ALIGNMENT);
+    char *shared = reinterpret_cast<char *>(slot_memory);
     let_next_start();
     const int last = units.begin(blockIdx.x + 1);
     for (int unit = units.begin(blockIdx.x); unit < last;) {
