@@ -47,13 +47,14 @@ __global__ void __launch_bounds__(ORDER_THREADS)
     half *copy = reinterpret_cast<half *>(row_memory);
     let_next_start();
     const half *row = x + (size_t)blockIdx.y * features;
+    const int at = (blockIdx.x * ORDER_THREADS + threadIdx.x) * 8;
+    uint4 places = {~0u, ~0u, ~0u, ~0u};
+    if (at < stored) places = *reinterpret_cast<const uint4 *>(gather + at);
+    wait_for_previous();
     if (fits) {
         for (int i = threadIdx.x; i < features / 8; i += ORDER_THREADS) copy16(copy + i * 8, row + i * 8);
         end_of_copies();
     }
-    const int at = (blockIdx.x * ORDER_THREADS + threadIdx.x) * 8;
-    uint4 places = {~0u, ~0u, ~0u, ~0u};
-    if (at < stored) places = *reinterpret_cast<const uint4 *>(gather + at);
     wait_for_copies<0>();
     __syncthreads();
     if (at >= stored) return;
@@ -79,7 +80,7 @@ static int gather_x(const ExlGemm &job, cudaStream_t stream) {
     const ExlMatrix &m = job.matrix[0];
     const dim3 grid((m.stored + ORDER_THREADS * 8 - 1) / (ORDER_THREADS * 8), job.rows);
     const bool fits = m.features * 2 <= ORDER_BYTES && m.features % 8 == 0 && aligned(job.x_features);
-    return launch(to_stored, grid, ORDER_THREADS, fits ? m.features * 2 : 0, 0, stream,
+    return launch(to_stored, grid, ORDER_THREADS, fits ? m.features * 2 : 0, 1, stream,
                   static_cast<const half *>(job.x_features), m.gather, static_cast<half *>(job.x), m.features, m.stored,
                   fits);
 }

@@ -23,13 +23,16 @@ namespace exl {
 constexpr int MULTIPLIERS = EXL_GEMM_WARPS, BRINGERS = 4;  // warps
 constexpr int MULTIPLY_THREADS = MULTIPLIERS * LANES, BRING_THREADS = BRINGERS * LANES;
 constexpr int GROUP_TILES = 2 * MULTIPLIERS;
-constexpr int MOST_STAGES = 4;
+constexpr int MOST_STAGES = 6;
 constexpr int X_BYTES = EXL_PIECE_ROWS * 2;  // of a row of x in a piece
 
 // The slots of a block in shared memory, each of x [tiles * 8][128], codes [GROUP_TILES][code_bytes] and scales
 // [GROUP_TILES][scale_bytes] of a piece.
 struct GemmShape {
     int code_bytes, scale_bytes, slot, stages;
+
+    // Pieces whose products may go on behind the barrier at which those of the next one begin.
+    __device__ __forceinline__ int going_on() const { return EXL_WGMMA && stages > 2 ? 1 : 0; }
 };
 constexpr int SLOT_ALIGNMENT = 1024;  // as `wgmma` wants x
 
@@ -144,7 +147,7 @@ template <int TILES> struct Bringer {
             bring_run(section, i + 1 < m.section_count ? m.sections[i + 1].row : m.stored, before, count);
             piece += count;
         }
-        for (int i = 1; i < shape.stages; i++) {
+        for (int i = 1; i < shape.stages - shape.going_on(); i++) {
             hand_over();
             end_of_copies();
         }
@@ -200,12 +203,15 @@ template <int TILES> struct Bringer {
         if (real) return;
         for (int i = 0; i < TILES; i++) *reinterpret_cast<uint4 *>(to + i * X_EIGHT_ROWS) = uint4{0, 0, 0, 0};
     }
-    // Lets the oldest piece be multiplied, and waits for the end of the one before it, whose slot is the next to be
-    // filled. Nothing as long as there are free ones.
+    // Lets the oldest piece be multiplied, and waits for the end of those before it whose products do not go on: the slot
+    // of the last of them is the next to be filled. Nothing as long as there are free ones.
     __device__ __forceinline__ void hand_over() {
-        if (++asked < shape.stages) return;
-        if (shape.stages == 4) wait_for_copies<2>();
-        else if (shape.stages == 3) wait_for_copies<1>();
+        const int ahead = shape.stages - shape.going_on();
+        if (++asked < ahead) return;
+        if (ahead == 6) wait_for_copies<4>();
+        else if (ahead == 5) wait_for_copies<3>();
+        else if (ahead == 4) wait_for_copies<2>();
+        else if (ahead == 3) wait_for_copies<1>();
         else wait_for_copies<0>();
 #if EXL_WGMMA
         show_to_products();
@@ -296,9 +302,7 @@ __device__ __forceinline__ void multiply_run(GemmSums<TILES> &sums, Slots &slots
         multiply_32<BITS, PLAIN, TILES, 2>(sums, w[1], even_x, scales, shape.scale_bytes, shift);
         multiply_32<BITS, PLAIN, TILES, 3>(sums, w[1], odd_x, scales, shape.scale_bytes, shift);
 #if EXL_WGMMA
-        // The slot is filled anew behind the next barrier.
-        wait_for_products<0>();
-        hold(sums[0]), hold(sums[1]);
+        if (!shape.going_on()) wait_for_products<0>();
 #endif
     }
 }
@@ -324,6 +328,10 @@ __device__ __forceinline__ void multiply_part(GemmSums<TILES> &sums, const ExlMa
 #undef EXL_RUN
         piece += count;
     }
+#if EXL_WGMMA
+    wait_for_products<0>();
+    hold(sums[0]), hold(sums[1]);
+#endif
     __syncthreads();
 }
 
