@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(ORDER_THREADS)
     for (int i = 0; i < 8; i++) {
         const uint32_t pair = reinterpret_cast<const uint32_t *>(&places)[i / 2];
         const int feature = i % 2 ? pair >> 16 : pair & 0xffffu;
-        out.values[i] = feature >= features ? __float2half_rn(0.f) : fits ? copy[feature] : row[feature];
+        out.values[i] = feature >= features ? __float2half_rn(0.f) : fits ? copy[feature] : produced(row + feature);
     }
     stored_x += (size_t)blockIdx.y * stored;
 #if EXL_WGMMA
