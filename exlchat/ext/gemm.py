@@ -31,7 +31,9 @@ class RowProduct:
         self._features, self._stored, self._device = first.features, first.stored, first.words.device
         blocks = torch.cuda.get_device_properties(self._device).multi_processor_count
         self._partial = blocks * c.GEMM_BLOCK_BYTES
+        self._arrived = torch.zeros(blocks * c.GEMM_WARPS, dtype=torch.int32, device=self._device)
         self._job = c.CGemm(matrices=len(matrices), blocks=blocks, room=room, y_stride=self._columns)
+        self._job.arrived = self._arrived.data_ptr()
         for index, matrix in enumerate(matrices):
             self._job.matrix[index] = c_matrix(matrix)
 

@@ -12,6 +12,8 @@ Capability = tuple[int, int]
 
 OLDEST: Capability = (7, 5)
 """Turing: the first cards with the 8-bit and 16-bit `mma` and `ldmatrix` instructions that the kernels use."""
+HOPPER: Capability = (9, 0)
+"""Has instructions that no other card has, and that code for "sm_90" alone may not use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +25,8 @@ class Targets:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """nvcc's names of what is produced, such as `sm_90` and `compute_120`."""
-        codes = [f"sm_{digits(capability)}" for capability in self.capabilities]
+        """nvcc's names of what is produced, such as `sm_90a` and `compute_120`."""
+        codes = [f"sm_{digits(one)}{'a' if one == HOPPER else ''}" for one in self.capabilities]
         return (*codes, f"compute_{digits(self.capabilities[-1])}") if self.ptx else tuple(codes)
 
     @property
@@ -69,13 +71,15 @@ def parse_capability(text: str) -> Capability:
 def covers(names: Iterable[str], card: Capability) -> bool:
     """Whether a library that holds `names` (see `Targets.names`) runs on `card`.
 
-    Machine code (`sm_`) runs on its own major version from its minor on; PTX (`compute_`) on everything newer.
-    Source: NVIDIA, CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility".
+    Machine code (`sm_`) runs on its own major version from its minor on, with an "a" on its own card alone; PTX
+    (`compute_`) on everything newer. Source: NVIDIA, CUDA C++ Programming Guide, "Binary Compatibility", "PTX
+    Compatibility" and "Architecture-Specific Features".
     """
     for name in names:
         kind, _, number = name.partition("_")
-        built = parse_capability(number)
-        if built <= card and (kind == "compute" or built[0] == card[0]):
+        built = parse_capability(number.removesuffix("a"))
+        alone = number.endswith("a")
+        if built == card or (built < card and not alone and (kind == "compute" or built[0] == card[0])):
             return True
     return False
 

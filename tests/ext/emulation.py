@@ -19,6 +19,7 @@ from exlchat.ext.record import SOURCES
 STAND_INS = Path(__file__).parent / "emulated"
 SAMPLER = ("sample", "sample_adjust", "sample_chain")
 ATTENTION = ("attention", *(f"attention_{kind}" for kind in ("fp16", "fp8", "q8", "q6", "q4")))
+GEMM = ("gemm", *(f"gemm_{tiles}" for tiles in (2, 4, 6, 7, 8)))
 FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-pthread")
 
 

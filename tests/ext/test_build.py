@@ -55,7 +55,7 @@ def test_a_build_leaves_the_library_and_its_record(small_library: Path) -> None:
     assert {path.name for path in small_library.parent.iterdir()} == {LIBRARY, "build.json"}
     record = read_record(small_library.parent)
     assert record is not None
-    assert record.targets == ("sm_90",)
+    assert record.targets == ("sm_90a",)
     assert not [path for path in small_library.parents[1].iterdir() if path.name.startswith("building-")]
 
 
@@ -225,13 +225,13 @@ def test_a_missing_library_is_built_for_the_cards_that_are_here(nvcc: Nvcc, sour
     made = ensure_library(tmp_path / "cache", driver=two_cards, sources=sources, shipped=tmp_path / "none")
     record = read_record(made.parent)
     assert record is not None
-    assert record.targets == ("sm_86", "sm_90")
+    assert record.targets == ("sm_86", "sm_90a")
 
 
 def test_a_record_that_is_damaged_counts_as_none(tmp_path: Path) -> None:
     (tmp_path / LIBRARY).write_bytes(b"1234")
-    write_record(tmp_path, BuildRecord("hash", ("sm_90",), "13.0.88", 4))
-    assert read_record(tmp_path) == BuildRecord("hash", ("sm_90",), "13.0.88", 4)
+    write_record(tmp_path, BuildRecord("hash", ("sm_90a",), "13.0.88", 4))
+    assert read_record(tmp_path) == BuildRecord("hash", ("sm_90a",), "13.0.88", 4)
     whole = '{"sources": "", "size": 4, "nvcc": %s, "targets": %s}'
     others = (whole % ("13", "[]"), whole % ('"new"', "[]"), whole % ('"13.0.88"', '["sm"]'))
     for text in ("", "[]", '{"size": 4, "targets": []}', '{"size": 4}', "\x00", *others):

@@ -10,8 +10,8 @@ from exlchat.ext.targets import FAT, Targets, covers, parse_capability, targets_
 
 def test_each_card_once_with_machine_code_only() -> None:
     targets = targets_for([(9, 0), (8, 6), (9, 0)])
-    assert targets.names == ("sm_86", "sm_90")
-    assert targets.flags == ("-gencode=arch=compute_86,code=sm_86", "-gencode=arch=compute_90,code=sm_90")
+    assert targets.names == ("sm_86", "sm_90a")
+    assert targets.flags == ("-gencode=arch=compute_86,code=sm_86", "-gencode=arch=compute_90a,code=sm_90a")
 
 
 def test_ptx_of_the_last() -> None:
@@ -41,6 +41,11 @@ def test_machine_code_runs_on_its_own_generation_only() -> None:
     assert covers(["sm_80"], (8, 6))
     assert not covers(["sm_86"], (8, 0))
     assert not covers(["sm_90"], (12, 0))
+
+
+def test_code_with_what_one_card_alone_has_runs_there_alone() -> None:
+    assert covers(["sm_90a"], (9, 0))
+    assert not covers(["sm_100a"], (10, 3))
 
 
 @pytest.mark.parametrize(

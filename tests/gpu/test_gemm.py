@@ -12,7 +12,7 @@ from exlchat.ext import layout
 from exlchat.ext.gemm import RowProducts
 from exlchat.ext.layout import PackedMatrix, to_stored
 from tests.ext import reference
-from tests.gpu.test_products import GPTQ, RECIPES, packed, plain, relative_error
+from tests.ext.matrix_cases import GPTQ, RECIPES, packed, plain, relative_error
 
 ROWS = (1, 2, 5, 8, 9, 17, 33, 50, 64, 65, 130, 256)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from exlchat.engine.formats.exl2 import dequantize
-from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
+from exlchat.engine.formats.exl2_writer import quantize_matrix
 from exlchat.engine.formats.packing import pack_exl2
 from exlchat.ext import layout
 from exlchat.ext.build import ensure_library
@@ -20,45 +20,14 @@ from exlchat.ext.layout import PackedMatrix, to_stored
 from exlchat.ext.library import open_library
 from exlchat.ext.ops import Kernels
 from exlchat.ext.products import Activation, NormCopy, Normed, Products, Residual
-from exlchat.ext.tiles import pack_tiles
 from tests.ext import reference
+from tests.ext.matrix_cases import GPTQ, RECIPES, packed, plain, relative_error
 
-RECIPES = {
-    **{str(bits): (Section(bits, 1.0, 128),) for bits in (2, 3, 4, 5, 6, 8)},
-    "4 in groups of 32": (Section(4, 1.0, 32),),
-    "6 in groups of 64": (Section(6, 1.0, 64),),
-    "8, 5, 4": (Section(8, 0.05, 32), Section(5, 0.10, 128), Section(4, 0.85, 128)),
-    "6, 5, 3, 2": (Section(6, 0.1, 32), Section(5, 0.2, 64), Section(3, 0.3, 32), Section(2, 0.4, 64)),
-}
-GPTQ = {"GPTQ 128": 128, "GPTQ 64": 64, "GPTQ 32": 32}
 BOTH_EDGES = pytest.mark.parametrize("dependent", [False, True], ids=["plain", "dependent"])
 
 
 def poisoned(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.full(shape, float("nan"), dtype=dtype, device="cuda")
-
-
-def packed(features: int, outputs: int, recipe: str) -> PackedMatrix:
-    if recipe in GPTQ:
-        return plain(features, outputs, GPTQ[recipe])
-    return pack_exl2(quantize_matrix(torch.randn(features, outputs, device="cuda") * 0.05, RECIPES[recipe]))
-
-
-def plain(features: int, outputs: int, group: int) -> PackedMatrix:
-    """4-bit codes with float16 scales and zero points of their own, rows permuted."""
-    pieces = -(-features // 128)
-    section = layout.LayoutSection(4, "plain", min(group, 128), 0, 0, pieces, 0, 0)
-    count = pieces * 128 // section.rows_per_scale
-    codes = torch.randint(16, (pieces * 128, outputs), device="cuda")
-    scale = (torch.rand(count, outputs, device="cuda") * 0.01 + 0.001).half()
-    zero = torch.randint(16, (count, outputs), device="cuda", dtype=torch.uint8)
-    words, scales = pack_tiles(codes, 4), layout.plain_scales(scale, zero, section)
-    gather = torch.randperm(features, device="cuda").to(torch.int32).to(torch.int16)
-    return PackedMatrix(features, outputs, (section,), words, scales, gather)
-
-
-def relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((found.double() - wanted).norm() / wanted.norm())
 
 
 @pytest.mark.parametrize("recipe", [*RECIPES, *GPTQ])

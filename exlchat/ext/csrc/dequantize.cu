@@ -1,5 +1,5 @@
 // Pieces -> float16 weights in the order of the features, for products with many rows of x.
-#include "exlchat.h"
+#include "matrix.cuh"
 #include "tiles.cuh"
 
 #include <cuda_runtime.h>
@@ -7,8 +7,6 @@
 namespace exl {
 
 constexpr int WARPS_A_BLOCK = 4;
-
-bool matrix_ok(const ExlMatrix &m);
 
 // The scales of a piece for columns r and r + 8, and what is to be added to 1024 + LOWER * code and to
 // 1024 + UPPER * code before they are multiplied with them. COUNT scales a piece; p points behind its tiles.

@@ -9,7 +9,8 @@ constexpr int LANES = 32;
 
 // Declares the shared memory that a launch gives to each block. A macro: what a function returns of it is addressed by
 // more instructions (decode attention over halves 3,024 instead of 2,992).
-#define EXL_SHARED_MEMORY(name) extern __shared__ __align__(16) uint8_t name[]
+#define EXL_ALIGNED_SHARED_MEMORY(name, bytes) extern __shared__ __align__(bytes) uint8_t name[]
+#define EXL_SHARED_MEMORY(name) EXL_ALIGNED_SHARED_MEMORY(name, 16)
 
 // What an earlier kernel of the same step has written is read through L2: L1 may hold an older value, and the
 // compiler may not move the load above the wait.
@@ -148,14 +149,19 @@ __device__ __forceinline__ void tell_host(unsigned long long *slot, unsigned lon
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(slot), "l"(word) : "memory");
 }
 
-// Blocks wait for each other here, each with its number among them, so all of them must be on the card at once; one thread of each calls it.
-// What these threads saw before is seen then by loads that bypass L1 (`produced`). The word begins at 0: the last to come
-// turns its upper bit over, and leaves the others at 0.
 __device__ __forceinline__ unsigned acquired(const unsigned *p) {
     unsigned value;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
     return value;
 }
+// What this thread, and those it has met in a barrier, have written is seen by whoever acquires the word.
+__device__ __forceinline__ void release(unsigned *p, unsigned value) {
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+}
+
+// Blocks wait for each other here, each with its number among them, so all of them must be on the card at once; one thread of each calls it.
+// What these threads saw before is seen then by loads that bypass L1 (`produced`). The word begins at 0: the last to come
+// turns its upper bit over, and leaves the others at 0.
 __device__ __forceinline__ void meet(unsigned *word, int block, int blocks) {
     const unsigned part = block == 0 ? (1u << 31) - (blocks - 1) : 1;
     unsigned before;

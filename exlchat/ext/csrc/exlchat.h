@@ -97,19 +97,21 @@ int exl_gemv(const ExlGemv *job, int dependent, void *stream);
 
 /* y half [rows][y_stride] = x W + b for 1 to EXL_GEMM_MAX_ROWS rows and up to three matrices that read the same x, their
    columns one behind the other; made for 9 rows up to some hundred. y_stride: even.
-   x: half [rows][stored]; or, where there is x_features, scratch for that many, and x_features half [rows][features].
-   partial: EXL_GEMM_BLOCK_BYTES of scratch for each of `blocks`, which is the number of multiprocessors.
+   x_features: half [rows][features]; x: scratch for half [rows][stored].
+   partial: EXL_GEMM_BLOCK_BYTES of scratch for each of `blocks`, which is the number of multiprocessors: they wait for
+   each other. arrived: uint32 [blocks][EXL_GEMM_WARPS], zero at first and after every call.
    room: bytes of shared memory that a block may take; 0: all there is. x and partial begin at whole 16 bytes. */
 typedef struct {
     ExlMatrix matrix[EXL_MAX_MATRICES];
-    void *x, *y, *partial;
+    void *x, *y, *partial, *arrived;
     const void *x_features;
     int32_t matrices, rows, y_stride, blocks, room;
 } ExlGemm;
 
 #define EXL_PIECE_ROWS 128
 #define EXL_GEMM_MAX_ROWS 4096
-#define EXL_GEMM_BLOCK_BYTES 131072
+#define EXL_GEMM_BLOCK_BYTES 65536
+#define EXL_GEMM_WARPS 8
 
 int exl_gemm(const ExlGemm *job, void *stream);
 

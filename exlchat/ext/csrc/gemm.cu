@@ -1,26 +1,27 @@
-// The C entry of products with many rows: checks, x into stored order, the kernel for as many rows a pass, sums of parts.
+// The C entry of products with many rows: checks, x into stored order, the kernel for as many rows a pass.
 #include "gemm.cuh"
+#include "matrix.cuh"
+
+#include <cuda_runtime.h>
 
 #include <algorithm>
 
 namespace exl {
 
 constexpr int MAX_TILES = 8;  // of 8 rows, in a pass
-static_assert(EXL_GEMM_BLOCK_BYTES == 2 * 2 * MAX_TILES * MULTIPLY_THREADS * sizeof(float4), "");
+static_assert(EXL_GEMM_BLOCK_BYTES == 2 * MAX_TILES * MULTIPLY_THREADS * sizeof(float4), "");
 
-bool matrix_ok(const ExlMatrix &m);
-extern template int launch_gemm<2>(const ExlGemm &, const GemmUnits &, const GemmShape &, int, cudaStream_t);
-extern template int launch_gemm<4>(const ExlGemm &, const GemmUnits &, const GemmShape &, int, cudaStream_t);
-extern template int launch_gemm<6>(const ExlGemm &, const GemmUnits &, const GemmShape &, int, cudaStream_t);
-extern template int launch_gemm<7>(const ExlGemm &, const GemmUnits &, const GemmShape &, int, cudaStream_t);
-extern template int launch_gemm<8>(const ExlGemm &, const GemmUnits &, const GemmShape &, int, cudaStream_t);
-
-static bool aligned(const void *p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+extern template int launch_gemm<2>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);
+extern template int launch_gemm<4>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);
+extern template int launch_gemm<6>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);
+extern template int launch_gemm<7>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);
+extern template int launch_gemm<8>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);
 
 static bool job_ok(const ExlGemm &job) {
     if (job.matrices < 1 || job.matrices > EXL_MAX_MATRICES || job.blocks < 1) return false;
     if (job.rows < 1 || job.rows > EXL_GEMM_MAX_ROWS || job.room < 0) return false;
-    if (!job.x || !job.y || !job.partial || !aligned(job.x) || !aligned(job.partial)) return false;
+    if (!job.x || !job.x_features || !job.y || !job.partial || !job.arrived) return false;
+    if (!aligned(job.x) || !aligned(job.partial)) return false;
     int64_t columns = 0;
     for (int i = 0; i < job.matrices; i++) {
         const ExlMatrix &m = job.matrix[i];
@@ -42,16 +43,18 @@ constexpr int ORDER_THREADS = 512, ORDER_BYTES = 48 * 1024;
 // with 64 rows takes 12 us less than with two bytes from anywhere in L1.
 __global__ void __launch_bounds__(ORDER_THREADS)
     to_stored(const half *x, const uint16_t *gather, half *stored_x, int features, int stored, bool fits) {
-    extern __shared__ __align__(16) half copy[];
+    EXL_SHARED_MEMORY(row_memory);
+    half *copy = reinterpret_cast<half *>(row_memory);
     let_next_start();
     const half *row = x + (size_t)blockIdx.y * features;
+    const int at = (blockIdx.x * ORDER_THREADS + threadIdx.x) * 8;
+    uint4 places = {~0u, ~0u, ~0u, ~0u};
+    if (at < stored) places = *reinterpret_cast<const uint4 *>(gather + at);
+    wait_for_previous();
     if (fits) {
         for (int i = threadIdx.x; i < features / 8; i += ORDER_THREADS) copy16(copy + i * 8, row + i * 8);
         end_of_copies();
     }
-    const int at = (blockIdx.x * ORDER_THREADS + threadIdx.x) * 8;
-    uint4 places = {~0u, ~0u, ~0u, ~0u};
-    if (at < stored) places = *reinterpret_cast<const uint4 *>(gather + at);
     wait_for_copies<0>();
     __syncthreads();
     if (at >= stored) return;
@@ -60,37 +63,24 @@ __global__ void __launch_bounds__(ORDER_THREADS)
     for (int i = 0; i < 8; i++) {
         const uint32_t pair = reinterpret_cast<const uint32_t *>(&places)[i / 2];
         const int feature = i % 2 ? pair >> 16 : pair & 0xffffu;
-        out.values[i] = feature >= features ? __float2half_rn(0.f) : fits ? copy[feature] : row[feature];
+        out.values[i] = feature >= features ? __float2half_rn(0.f) : fits ? copy[feature] : produced(row + feature);
     }
-    *reinterpret_cast<uint4 *>(stored_x + (size_t)blockIdx.y * stored + at) = out.words;
-}
-
-// Adds up the parts of one group and pass, in the order of the blocks; of all warps one tile of 8 rows.
-__global__ void __launch_bounds__(MULTIPLY_THREADS)
-    add_parts(const __grid_constant__ ExlGemm job, const __grid_constant__ GemmUnits units, int tiles) {
-    int matrix = 0, number = blockIdx.x;
-    while (number * job.matrix[matrix].pieces >= units.first[matrix + 1] - units.first[matrix])
-        number -= (units.first[matrix + 1] - units.first[matrix]) / job.matrix[matrix].pieces, matrix++;
-    const int pieces = job.matrix[matrix].pieces, unit = units.first[matrix] + number * pieces;
-    const int begin = units.block_of(unit), end = units.block_of(unit + pieces - 1);
-    // Also where there is nothing to add: what follows in the stream waits for this kernel, not for the one before it.
-    wait_for_previous();
-    if (begin == end) return;
-    float4 sum = {0.f, 0.f, 0.f, 0.f};
-#pragma unroll 4
-    for (int block = begin; block <= end; block++) {
-        const float4 c = __ldcg(partial(job, block, units.begin(block) <= unit, 2 * tiles, blockIdx.y));
-        sum.x += c.x, sum.y += c.y, sum.z += c.z, sum.w += c.w;
-    }
-    const int tile = number / units.passes * GROUP_TILES + threadIdx.x / LANES * 2 + blockIdx.y / tiles;
-    store_tile(job, matrix, tile, (number % units.passes * tiles + blockIdx.y % tiles) * 8, sum);
+    stored_x += (size_t)blockIdx.y * stored;
+#if EXL_WGMMA
+    // `mma` takes what a lane reads at once as rows 2 q, 2 q + 1, 2 q + 8 and 2 q + 9 of two operands; `wgmma` reads rows
+    // where they stand.
+    uint32_t *pairs = reinterpret_cast<uint32_t *>(stored_x + at / 32 * 32) + at / 8 % 4;
+    pairs[0] = out.words.x, pairs[4] = out.words.y, pairs[8] = out.words.z, pairs[12] = out.words.w;
+#else
+    *reinterpret_cast<uint4 *>(stored_x + at) = out.words;
+#endif
 }
 
 static int gather_x(const ExlGemm &job, cudaStream_t stream) {
     const ExlMatrix &m = job.matrix[0];
     const dim3 grid((m.stored + ORDER_THREADS * 8 - 1) / (ORDER_THREADS * 8), job.rows);
     const bool fits = m.features * 2 <= ORDER_BYTES && m.features % 8 == 0 && aligned(job.x_features);
-    return launch(to_stored, grid, ORDER_THREADS, fits ? m.features * 2 : 0, 0, stream,
+    return launch(to_stored, grid, ORDER_THREADS, fits ? m.features * 2 : 0, 1, stream,
                   static_cast<const half *>(job.x_features), m.gather, static_cast<half *>(job.x), m.features, m.stored,
                   fits);
 }
@@ -98,7 +88,6 @@ static int gather_x(const ExlGemm &job, cudaStream_t stream) {
 // How rows are cut into passes, work into units and shared memory into slots.
 struct GemmCut {
     int tiles;  // of 8 rows, in a pass
-    int groups;  // of columns, times passes
     GemmUnits units;
     GemmShape shape;
 
@@ -107,19 +96,19 @@ struct GemmCut {
         units.passes = (all + most_tiles - 1) / most_tiles;
         tiles = (all + units.passes - 1) / units.passes;
         if (tiles != 7) tiles = (tiles + 1) / 2 * 2;
-        groups = units.first[0] = shape.code_bytes = shape.scale_bytes = 0;
+        units.first[0] = shape.code_bytes = shape.scale_bytes = 0;
         for (int i = 0; i < EXL_MAX_MATRICES; i++) {
             const ExlMatrix &m = job.matrix[i];
             const int mine = i < job.matrices ? (m.column_tiles + GROUP_TILES - 1) / GROUP_TILES * units.passes : 0;
             units.first[i + 1] = units.first[i] + (mine ? mine * m.pieces : 0);
-            groups += mine;
             for (int n = 0; mine && n < m.section_count; n++) {
                 shape.code_bytes = std::max(shape.code_bytes, m.sections[n].piece_words * 4);
                 shape.scale_bytes = std::max(shape.scale_bytes, m.sections[n].scale_words * 4);
             }
         }
         units.blocks = std::min(job.blocks, units.total());
-        shape.slot = tiles * 8 * X_BYTES + GROUP_TILES * (shape.code_bytes + shape.scale_bytes);
+        const int bytes = tiles * 8 * X_BYTES + GROUP_TILES * (shape.code_bytes + shape.scale_bytes);
+        shape.slot = (bytes + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT;
     }
     // As many slots as there is room for, and so few rows that there is room for two if that is possible.
     bool fit(const ExlGemm &job, int room) {
@@ -132,13 +121,13 @@ struct GemmCut {
     }
 };
 
-static int multiply(const ExlGemm &job, const GemmCut &cut, int dependent, cudaStream_t stream) {
+static int multiply(const ExlGemm &job, const GemmCut &cut, cudaStream_t stream) {
     switch (cut.tiles) {
-        case 2: return launch_gemm<2>(job, cut.units, cut.shape, dependent, stream);
-        case 4: return launch_gemm<4>(job, cut.units, cut.shape, dependent, stream);
-        case 6: return launch_gemm<6>(job, cut.units, cut.shape, dependent, stream);
-        case 7: return launch_gemm<7>(job, cut.units, cut.shape, dependent, stream);
-        default: return launch_gemm<8>(job, cut.units, cut.shape, dependent, stream);
+        case 2: return launch_gemm<2>(job, cut.units, cut.shape, stream);
+        case 4: return launch_gemm<4>(job, cut.units, cut.shape, stream);
+        case 6: return launch_gemm<6>(job, cut.units, cut.shape, stream);
+        case 7: return launch_gemm<7>(job, cut.units, cut.shape, stream);
+        default: return launch_gemm<8>(job, cut.units, cut.shape, stream);
     }
 }
 
@@ -154,9 +143,6 @@ extern "C" int exl_gemm(const ExlGemm *job, void *stream) {
     if (job->room) room = std::min(room, (int)job->room);
     exl::GemmCut cut = {};
     if (!cut.fit(*job, room)) return EXL_BAD_ARGUMENT;
-    int code = job->x_features ? exl::gather_x(*job, s) : 0;
-    if (!code) code = exl::multiply(*job, cut, job->x_features != nullptr, s);
-    if (code) return code;
-    return exl::launch(exl::add_parts, dim3(cut.groups, 2 * cut.tiles), exl::MULTIPLY_THREADS, 0, 1, s, *job, cut.units,
-                       cut.tiles);
+    const int code = exl::gather_x(*job, s);
+    return code ? code : exl::multiply(*job, cut, s);
 }

@@ -9,27 +9,43 @@
 // Codes that were loaded to registers ahead made the compiler wait for all loads, the newest too: 1.2 times as long.
 //
 // Work is counted in units: a piece of a group of columns for a pass of rows. Blocks take equal runs of units, one
-// block a multiprocessor, so a run may begin and end within a group. Sums of such parts go to a workspace, and a second
-// kernel adds them in the order of the blocks: the same result every run.
+// block a multiprocessor, so a run may begin and end within a group. Who has the first piece of a group adds to its sums
+// those of the blocks behind it, in their order: the same result every run. It has them at the end of its run, and they
+// have left theirs at the beginning of their own, so that hardly anybody waits.
 #pragma once
 #include "exlchat.h"
 #include "gemm_weights.cuh"
 #include "launch.cuh"
+#include "wgmma.cuh"
 
 namespace exl {
 
-constexpr int MULTIPLIERS = 8, BRINGERS = 4;  // warps
+constexpr int MULTIPLIERS = EXL_GEMM_WARPS, BRINGERS = 4;  // warps
 constexpr int MULTIPLY_THREADS = MULTIPLIERS * LANES, BRING_THREADS = BRINGERS * LANES;
 constexpr int GROUP_TILES = 2 * MULTIPLIERS;
-constexpr int MOST_STAGES = 4;
+constexpr int MOST_STAGES = 6;
 constexpr int X_BYTES = EXL_PIECE_ROWS * 2;  // of a row of x in a piece
 
 // The slots of a block in shared memory, each of x [tiles * 8][128], codes [GROUP_TILES][code_bytes] and scales
-// [GROUP_TILES][scale_bytes] of a piece. Of x the 16 bytes number c of odd rows stand at c ^ 4, which keeps the eight
-// lanes that read together on different banks.
+// [GROUP_TILES][scale_bytes] of a piece.
 struct GemmShape {
     int code_bytes, scale_bytes, slot, stages;
+
+    // Pieces whose products may go on behind the barrier at which those of the next one begin.
+    __device__ __forceinline__ int going_on() const { return EXL_WGMMA && stages > 2 ? 1 : 0; }
 };
+constexpr int SLOT_ALIGNMENT = 1024;  // as `wgmma` wants x
+
+// Where the 16 bytes number c of row r of x stand in a slot, for products of so many tiles. For `mma` those of odd rows at
+// c ^ 4, which keeps the eight lanes that read together on different banks; for `wgmma` as `described` says.
+template <int TILES> __device__ __forceinline__ int x_place(int r, int c) {
+#if EXL_WGMMA
+    return c / 8 * (TILES * 8 * X_BYTES / 2) + r * (X_BYTES / 2) + ((c % 8) ^ (r % 8)) * 16;
+#else
+    return r * X_BYTES + (c ^ (r & 1) << 2) * 16;
+#endif
+}
+constexpr int X_EIGHT_ROWS = EXL_WGMMA ? 4 * X_BYTES : 8 * X_BYTES;  // from a row to the eighth behind it
 
 // How the units lie: matrix by matrix, group by group, pass by pass, piece by piece. Passes that read the same weights
 // are neighbours, so that L2 has them.
@@ -55,21 +71,22 @@ struct GemmPart {
         group = number / units.passes, pass = number % units.passes;
         end = min(pieces, piece + last - unit);
     }
-    __device__ __forceinline__ bool whole() const { return piece == 0 && end == pieces; }
 };
 
-// Where a block leaves the sums of a part. Slot 0 if the group began before the block's run, 1 if it goes on behind it;
-// `tile` of 8 rows and of the first or second column tile of every warp.
-__device__ __forceinline__ float4 *partial(const ExlGemm &job, int block, int slot, int tiles, int tile) {
-    return static_cast<float4 *>(job.partial) + (((size_t)block * 2 + slot) * tiles + tile) * MULTIPLY_THREADS +
-           threadIdx.x;
+// Where a block leaves the sums of a group that began before its run; `tile` of 8 rows and of the first or second column
+// tile of every warp.
+__device__ __forceinline__ float4 *partial(const ExlGemm &job, int block, int tiles, int tile) {
+    return static_cast<float4 *>(job.partial) + ((size_t)block * tiles + tile) * MULTIPLY_THREADS + threadIdx.x;
+}
+// Whether a warp has left them: the same warp of another block takes them.
+__device__ __forceinline__ unsigned *arrived(const ExlGemm &job, int block) {
+    return static_cast<unsigned *>(job.arrived) + block * MULTIPLIERS + threadIdx.x / LANES;
 }
 
-// Turns an 8 x 8 block of halves, two a lane.
-__device__ __forceinline__ uint32_t turned(half2 v) {
-    uint32_t r;
-    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(reinterpret_cast<const uint32_t &>(v)));
-    return r;
+// Sums of two rows of x, of eight columns: two columns of a row.
+__device__ __forceinline__ uint32_t turned_sums(float even, float odd) {
+    const half2 both = __floats2half2_rn(even, odd);
+    return turned_block(reinterpret_cast<const uint32_t &>(both));
 }
 
 // 16 columns (of number `tile` of the matrix) by 8 rows of y.
@@ -82,7 +99,7 @@ __device__ __forceinline__ void store_tile(const ExlGemm &job, int matrix, int t
         const float low = __half2float(bias[0]), high = __half2float(bias[8]);
         c.x += low, c.y += low, c.z += high, c.w += high;
     }
-    const uint32_t low = turned(__floats2half2_rn(c.x, c.y)), high = turned(__floats2half2_rn(c.z, c.w));
+    const uint32_t low = turned_sums(c.x, c.y), high = turned_sums(c.z, c.w);
     int column = tile * 16 + lane % 4 * 2;
     for (int i = 0; i < matrix; i++) column += job.matrix[i].column_tiles * 16;
     row += lane / 4;
@@ -130,7 +147,7 @@ template <int TILES> struct Bringer {
             bring_run(section, i + 1 < m.section_count ? m.sections[i + 1].row : m.stored, before, count);
             piece += count;
         }
-        for (int i = 1; i < shape.stages; i++) {
+        for (int i = 1; i < shape.stages - shape.going_on(); i++) {
             hand_over();
             end_of_copies();
         }
@@ -179,21 +196,26 @@ template <int TILES> struct Bringer {
     }
     // Eight rows apart; zeros behind the end of a section.
     __device__ __forceinline__ void bring_x(char *to, const half *from, bool real) const {
-        const int r = thread / 16, c = thread % 16;
-        to += r * X_BYTES + (c ^ (r & 1) << 2) * 16;
+        to += x_place<TILES>(thread / 16, thread % 16);
 #pragma unroll
         for (int i = 0; i < TILES; i++, from += 8 * m.stored)
-            copy16_if(real && row + i * 8 < job.rows, to + i * 8 * X_BYTES, from);
+            copy16_if(real && row + i * 8 < job.rows, to + i * X_EIGHT_ROWS, from);
         if (real) return;
-        for (int i = 0; i < TILES; i++) *reinterpret_cast<uint4 *>(to + i * 8 * X_BYTES) = uint4{0, 0, 0, 0};
+        for (int i = 0; i < TILES; i++) *reinterpret_cast<uint4 *>(to + i * X_EIGHT_ROWS) = uint4{0, 0, 0, 0};
     }
-    // Lets the oldest piece be multiplied, and waits for the end of the one before it, whose slot is the next to be
-    // filled. Nothing as long as there are free ones.
+    // Lets the oldest piece be multiplied, and waits for the end of those before it whose products do not go on: the slot
+    // of the last of them is the next to be filled. Nothing as long as there are free ones.
     __device__ __forceinline__ void hand_over() {
-        if (++asked < shape.stages) return;
-        if (shape.stages == 4) wait_for_copies<2>();
-        else if (shape.stages == 3) wait_for_copies<1>();
+        const int ahead = shape.stages - shape.going_on();
+        if (++asked < ahead) return;
+        if (ahead == 6) wait_for_copies<4>();
+        else if (ahead == 5) wait_for_copies<3>();
+        else if (ahead == 4) wait_for_copies<2>();
+        else if (ahead == 3) wait_for_copies<1>();
         else wait_for_copies<0>();
+#if EXL_WGMMA
+        show_to_products();
+#endif
         __syncthreads();
     }
 };
@@ -201,6 +223,33 @@ template <int TILES> struct Bringer {
 // Two column tiles of a warp by rows of x: of each tile of 8 rows columns r and r + 8, x rows 2 q and 2 q + 1.
 template <int TILES> using GemmSums = float[2][TILES][4];
 
+#if EXL_WGMMA
+// 32 rows of a piece, number BLOCK, of x as it lies in the slot; the products go on when this returns.
+template <int BITS, bool PLAIN, int TILES, int BLOCK>
+__device__ __forceinline__ void multiply_32(GemmSums<TILES> &sums, const uint32_t (&w)[2][BITS], uint64_t x,
+                                            const char *scales, int scale_bytes, int shift) {
+    constexpr int J = BLOCK % 2 * 2;
+    uint32_t a[2][2][4];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const Step<BITS, PLAIN> step(scales + i * scale_bytes, threadIdx.x % LANES / 4, BLOCK >> shift, 4 >> shift);
+        step.template weights<J>(a[i][0], w[i]);
+        step.template weights<J + 1>(a[i][1], w[i]);
+        hold(a[i][0]), hold(a[i][1]);
+    }
+    before_products();
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        constexpr int HALF = TILES * 8 * X_BYTES / 2;
+        const uint64_t b = x + (BLOCK / 2 * HALF + (J + j) * 32) / 16;
+#pragma unroll
+        for (int i = 0; i < 2; i++) wgmma(sums[i], a[i][j], b);
+    }
+    end_of_products();
+    // What the products before the last read may be made anew.
+    wait_for_products<1>();
+}
+#else
 // 32 rows of a piece, number BLOCK. x points to what the lane has of them.
 template <int BITS, bool PLAIN, int TILES, int BLOCK>
 __device__ __forceinline__ void multiply_32(GemmSums<TILES> &sums, const uint32_t (&w)[2][BITS], const char *x,
@@ -222,13 +271,13 @@ __device__ __forceinline__ void multiply_32(GemmSums<TILES> &sums, const uint32_
         for (int i = 0; i < 2; i++) mma(sums[i][n], a[i][1][0], a[i][1][1], a[i][1][2], a[i][1][3], b.z, b.w);
     }
 }
+#endif
 
 // `count` pieces of one kind.
 template <int BITS, bool PLAIN, int TILES>
 __device__ __forceinline__ void multiply_run(GemmSums<TILES> &sums, Slots &slots, const GemmShape &shape, int shift,
                                              int count) {
-    const int lane = threadIdx.x % LANES, r = lane / 4, q = lane % 4, odd = r & 1, first = threadIdx.x / LANES * 2;
-    const int even_x = r * X_BYTES + q * 16 + odd * 64, odd_x = even_x ^ 64;
+    const int lane = threadIdx.x % LANES, first = threadIdx.x / LANES * 2;
     const int codes_at = TILES * 8 * X_BYTES + first * shape.code_bytes;
     const int scales_at = TILES * 8 * X_BYTES + GROUP_TILES * shape.code_bytes + first * shape.scale_bytes;
 #pragma unroll 1
@@ -243,10 +292,18 @@ __device__ __forceinline__ void multiply_run(GemmSums<TILES> &sums, Slots &slots
             load_tile<BITS>(w[0][i], codes + i * (shape.code_bytes / 4), lane);
             load_tile<BITS>(w[1][i], codes + i * (shape.code_bytes / 4) + BITS * LANES, lane);
         }
-        multiply_32<BITS, PLAIN, TILES, 0>(sums, w[0], slot + even_x, scales, shape.scale_bytes, shift);
-        multiply_32<BITS, PLAIN, TILES, 1>(sums, w[0], slot + odd_x, scales, shape.scale_bytes, shift);
-        multiply_32<BITS, PLAIN, TILES, 2>(sums, w[1], slot + even_x, scales, shape.scale_bytes, shift);
-        multiply_32<BITS, PLAIN, TILES, 3>(sums, w[1], slot + odd_x, scales, shape.scale_bytes, shift);
+#if EXL_WGMMA
+        const uint64_t even_x = described(slot), odd_x = even_x;
+#else
+        const char *even_x = slot + x_place<TILES>(lane / 4, lane % 4), *odd_x = slot + x_place<TILES>(lane / 4, lane % 4 + 4);
+#endif
+        multiply_32<BITS, PLAIN, TILES, 0>(sums, w[0], even_x, scales, shape.scale_bytes, shift);
+        multiply_32<BITS, PLAIN, TILES, 1>(sums, w[0], odd_x, scales, shape.scale_bytes, shift);
+        multiply_32<BITS, PLAIN, TILES, 2>(sums, w[1], even_x, scales, shape.scale_bytes, shift);
+        multiply_32<BITS, PLAIN, TILES, 3>(sums, w[1], odd_x, scales, shape.scale_bytes, shift);
+#if EXL_WGMMA
+        if (!shape.going_on()) wait_for_products<0>();
+#endif
     }
 }
 
@@ -271,7 +328,41 @@ __device__ __forceinline__ void multiply_part(GemmSums<TILES> &sums, const ExlMa
 #undef EXL_RUN
         piece += count;
     }
+#if EXL_WGMMA
+    wait_for_products<0>();
+    hold(sums[0]), hold(sums[1]);
+#endif
     __syncthreads();
+}
+
+// A warp's sums for the block that has the first piece of the group.
+template <int TILES> __device__ __forceinline__ void leave(const ExlGemm &job, const GemmSums<TILES> &sums) {
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int n = 0; n < TILES; n++)
+            *partial(job, blockIdx.x, 2 * TILES, i * TILES + n) =
+                float4{sums[i][n][0], sums[i][n][1], sums[i][n][2], sums[i][n][3]};
+    __syncwarp();
+    if (threadIdx.x % LANES == 0) release(arrived(job, blockIdx.x), 1);
+}
+
+// Adds what the same warp of the blocks behind this one, up to the last, has left.
+template <int TILES> __device__ __forceinline__ void add_left(const ExlGemm &job, GemmSums<TILES> &sums, int last) {
+    for (int block = blockIdx.x + 1; block <= last; block++) {
+        if (threadIdx.x % LANES == 0)
+            while (acquired(arrived(job, block)) == 0) {}
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int n = 0; n < TILES; n++) {
+                const float4 c = __ldcg(partial(job, block, 2 * TILES, i * TILES + n));
+                sums[i][n][0] += c.x, sums[i][n][1] += c.y, sums[i][n][2] += c.z, sums[i][n][3] += c.w;
+            }
+        __syncwarp();
+        if (threadIdx.x % LANES == 0) *arrived(job, block) = 0;
+    }
 }
 
 // TILES: of 8 rows, in a pass.
@@ -279,11 +370,13 @@ template <int TILES>
 __global__ void __launch_bounds__(MULTIPLY_THREADS + BRING_THREADS, 1)
     gemm(const __grid_constant__ ExlGemm job, const __grid_constant__ GemmUnits units,
          const __grid_constant__ GemmShape shape) {
-    extern __shared__ __align__(128) char shared[];
+    EXL_ALIGNED_SHARED_MEMORY(slot_memory, SLOT_ALIGNMENT);
+    char *shared = reinterpret_cast<char *>(slot_memory);
     let_next_start();
     const int last = units.begin(blockIdx.x + 1);
     for (int unit = units.begin(blockIdx.x); unit < last;) {
         const GemmPart part(job, units, unit, last);
+        const int last_block = units.block_of(unit - part.piece + part.pieces - 1);
         unit += part.end - part.piece;
         if (threadIdx.x >= MULTIPLY_THREADS) {
             Bringer<TILES>(job, shape, part, shared).bring(part);
@@ -291,22 +384,25 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS + BRING_THREADS, 1)
         }
         GemmSums<TILES> sums = {};
         multiply_part<TILES>(sums, job.matrix[part.matrix], shape, part, shared);
+        if (part.piece > 0) {
+            leave<TILES>(job, sums);
+            continue;
+        }
+        add_left<TILES>(job, sums, last_block);
         const int tile = part.group * GROUP_TILES + threadIdx.x / LANES * 2;
 #pragma unroll
         for (int i = 0; i < 2; i++)
 #pragma unroll
-            for (int n = 0; n < TILES; n++) {
-                const float4 c = {sums[i][n][0], sums[i][n][1], sums[i][n][2], sums[i][n][3]};
-                if (part.whole()) store_tile(job, part.matrix, tile + i, (part.pass * TILES + n) * 8, c);
-                else *partial(job, blockIdx.x, part.piece == 0, 2 * TILES, i * TILES + n) = c;
-            }
+            for (int n = 0; n < TILES; n++)
+                store_tile(job, part.matrix, tile + i, (part.pass * TILES + n) * 8,
+                           {sums[i][n][0], sums[i][n][1], sums[i][n][2], sums[i][n][3]});
     }
 }
 
 template <int TILES>
-int launch_gemm(const ExlGemm &job, const GemmUnits &units, const GemmShape &shape, int dependent, cudaStream_t stream) {
-    return launch(gemm<TILES>, units.blocks, MULTIPLY_THREADS + BRING_THREADS, shape.stages * shape.slot, dependent,
-                  stream, job, units, shape);
+int launch_gemm(const ExlGemm &job, const GemmUnits &units, const GemmShape &shape, cudaStream_t stream) {
+    return launch(gemm<TILES>, units.blocks, MULTIPLY_THREADS + BRING_THREADS, shape.stages * shape.slot, 1, stream,
+                  job, units, shape);
 }
 
 }  // namespace exl

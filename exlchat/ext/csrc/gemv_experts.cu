@@ -1,9 +1,8 @@
 // The C entry of products of chosen experts that are quantized.
 #include "gemv_experts.cuh"
+#include "matrix.cuh"
 
 namespace exl {
-
-bool matrix_ok(const ExlMatrix &m);
 
 // The product of one slot as the ordinary kernel would be asked for it.
 static ExlGemv of_a_slot(const ExlExpertProduct &job) {

@@ -40,15 +40,9 @@ template <int N> __device__ __forceinline__ uint32_t shifted(uint32_t x) {
     else return x >> -N;
 }
 
-// (x & mask) | y
-__device__ __forceinline__ uint32_t merge_one(uint32_t x, uint32_t mask, uint32_t y) {
-    uint32_t r;
-    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(x), "r"(mask), "r"(y));
-    return r;
-}
-// The same in both halves.
+// (x & mask) | y, in both halves.
 __device__ __forceinline__ uint32_t merge(uint32_t x, uint32_t mask, uint32_t y) {
-    return merge_one(x, mask * 0x00010001u, y);
+    return picked(x, mask * 0x00010001u, y);
 }
 constexpr uint32_t MAGIC = 0x64006400u;
 
@@ -126,7 +120,7 @@ template <int BITS, int J> __device__ __forceinline__ void row_operand(uint32_t 
 
 // Scales of columns r and r + 8 from a byte of two indices: fp16((index + 1)^2 * maximum), as the format rounds it.
 __device__ __forceinline__ half2 indexed_halves(uint32_t byte, half maximum) {
-    const uint32_t bits = merge_one(byte << 12, 15u << 16, merge_one(byte, 15u, MAGIC));
+    const uint32_t bits = picked(byte << 12, 15u << 16, picked(byte, 15u, MAGIC));
     const half2 step = __hsub2(reinterpret_cast<const half2 &>(bits), __float2half2_rn(1023.f));
     return __hmul2(__hmul2(step, step), __half2half2(maximum));
 }

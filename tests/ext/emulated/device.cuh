@@ -36,7 +36,11 @@ struct alignas(8) float2 {
     float x, y;
 };
 struct Place {
-    unsigned x;
+    unsigned x, y;
+};
+struct dim3 {
+    unsigned x, y;
+    dim3(unsigned x, unsigned y = 1) : x(x), y(y) {}
 };
 inline thread_local Place threadIdx, blockIdx, gridDim, blockDim;
 
@@ -102,9 +106,9 @@ inline void start() {
 
 // As much as the largest card has. What a launch did not ask for, and what nobody has written yet, is no number.
 constexpr int MOST_SHARED = 232448;
-alignas(16) inline thread_local uint8_t shared_memory[MOST_SHARED];
+alignas(1024) inline thread_local uint8_t shared_memory[MOST_SHARED];
 
-inline void run_block(int index, int blocks, int threads, const std::function<void()> &body) {
+inline void run_block(int index, dim3 grid, int threads, const std::function<void()> &body) {
     memset(shared_memory, 0xff, MOST_SHARED);
     static Block places[16];  // stacks are kept for the next kernel
     Block &own = places[index % 16];
@@ -123,7 +127,7 @@ inline void run_block(int index, int blocks, int threads, const std::function<vo
         top -= 6;
         fiber.stack_top = top;
     }
-    blockIdx.x = index, gridDim.x = blocks, blockDim.x = threads;
+    blockIdx = {index % grid.x, index / grid.x}, gridDim = {grid.x, grid.y}, blockDim.x = threads;
     while (own.alive)
         for (int t = 0; t < threads; t++) {
             if (own.fibers[t].ended) continue;
@@ -133,13 +137,14 @@ inline void run_block(int index, int blocks, int threads, const std::function<vo
 }
 
 // Few blocks run beside each other, as they must where they wait for each other; many one after the other.
-inline void run_grid(int blocks, int threads, const std::function<void()> &body) {
+inline void run_grid(dim3 grid, int threads, const std::function<void()> &body) {
+    const int blocks = grid.x * grid.y;
     if (blocks > 16) {
-        for (int i = 0; i < blocks; i++) run_block(i, blocks, threads, body);
+        for (int i = 0; i < blocks; i++) run_block(i, grid, threads, body);
         return;
     }
     std::vector<std::thread> running;
-    for (int i = 0; i < blocks; i++) running.emplace_back([=] { run_block(i, blocks, threads, body); });
+    for (int i = 0; i < blocks; i++) running.emplace_back([=] { run_block(i, grid, threads, body); });
     for (std::thread &thread : running) thread.join();
 }
 
@@ -277,7 +282,8 @@ namespace exl {
 
 constexpr int LANES = 32;
 
-#define EXL_SHARED_MEMORY(name) uint8_t *const name = emulated::shared_memory
+#define EXL_ALIGNED_SHARED_MEMORY(name, bytes) uint8_t *const name = emulated::shared_memory
+#define EXL_SHARED_MEMORY(name) EXL_ALIGNED_SHARED_MEMORY(name, 16)
 
 template <class T> inline T produced(const T *p) {
     T value;
@@ -300,12 +306,21 @@ inline void meet(unsigned *word, int block, int blocks) {
     const unsigned before = __atomic_fetch_add(word, part, __ATOMIC_SEQ_CST);
     while ((__atomic_load_n(word, __ATOMIC_SEQ_CST) ^ before) >> 31 == 0) std::this_thread::yield();
 }
+inline unsigned acquired(const unsigned *word) {
+    const unsigned value = __atomic_load_n(word, __ATOMIC_SEQ_CST);
+    if (!value) std::this_thread::yield();
+    return value;
+}
+inline void release(unsigned *word, unsigned value) { __atomic_store_n(word, value, __ATOMIC_SEQ_CST); }
 inline void let_next_start() {}
 inline void wait_for_previous() {}
 
 inline uint32_t picked(uint32_t word, uint32_t mask, uint32_t bits) { return (word & mask) | bits; }
 inline float power_of_two(float x) { return exp2f(x); }
 inline void copy16(void *to, const void *from) { memcpy(to, from, 16); }
+inline void copy16_if(bool wanted, void *to, const void *from) {
+    if (wanted) memcpy(to, from, 16);
+}
 inline void end_of_copies() {}
 template <int PENDING> inline void wait_for_copies() {}
 inline float warp_sum(float v) {

@@ -20,10 +20,10 @@ namespace exl {
 
 inline int places_to_keep(int, int &) { return 0; }
 
-template <class Job>
-inline int launch(void (*kernel)(Job), int blocks, int threads, int shared, int, cudaStream_t, const auto &job) {
+template <class... Parameters>
+inline int launch(void (*kernel)(Parameters...), dim3 grid, int threads, int shared, int, cudaStream_t, const auto &...job) {
     if (shared > emulated::card[0]) return emulated::TOO_MUCH;
-    emulated::run_grid(blocks, threads, [&] { kernel(job); });
+    emulated::run_grid(grid, threads, [&] { kernel(static_cast<Parameters>(job)...); });
     return 0;
 }
 
