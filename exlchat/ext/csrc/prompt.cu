@@ -1,4 +1,4 @@
-// What a prompt needs between the products of cuBLAS. Every tensor is read and written once, many rows at a time.
+// What a prompt needs between its products. Every tensor is read and written once, many rows at a time.
 #include "activation.cuh"
 #include "device.cuh"
 #include "exlchat.h"
@@ -19,10 +19,12 @@ __global__ void __launch_bounds__(PROMPT_THREADS)
     __shared__ float sums[PROMPT_THREADS / LANES];
     const size_t row = (size_t)blockIdx.x * width;
     float squares = 0.f;
+    wait_for_previous();
+    let_next_start();
     for (int at = threadIdx.x * 4; at < width; at += PROMPT_THREADS * 4) {
-        float4 v = *reinterpret_cast<const float4 *>(hidden + row + at);
+        float4 v = produced(reinterpret_cast<const float4 *>(hidden + row + at));
         if (added) {
-            const uint2 words = *reinterpret_cast<const uint2 *>(added + row + at);
+            const uint2 words = produced(reinterpret_cast<const uint2 *>(added + row + at));
             const float2 low = __half22float2(reinterpret_cast<const half2 &>(words.x));
             const float2 high = __half22float2(reinterpret_cast<const half2 &>(words.y));
             v.x += low.x, v.y += low.y, v.z += high.x, v.w += high.y;
@@ -38,7 +40,7 @@ __global__ void __launch_bounds__(PROMPT_THREADS)
     for (int i = 0; i < PROMPT_THREADS / LANES; i++) total += sums[i];
     const float scale = rsqrtf(total / width + eps);
     for (int at = threadIdx.x * 4; at < width; at += PROMPT_THREADS * 4) {
-        const float4 v = *reinterpret_cast<const float4 *>(hidden + row + at);
+        const float4 v = produced(reinterpret_cast<const float4 *>(hidden + row + at));
         const uint2 words = *reinterpret_cast<const uint2 *>(weight + at);
         const float2 low = __half22float2(reinterpret_cast<const half2 &>(words.x));
         const float2 high = __half22float2(reinterpret_cast<const half2 &>(words.y));
@@ -52,11 +54,13 @@ __global__ void __launch_bounds__(PROMPT_THREADS)
 template <int ACTIVATION>
 __global__ void __launch_bounds__(PROMPT_THREADS) gate(const half *x, half *y, int64_t count, int inner) {
     const int64_t at = ((int64_t)blockIdx.x * PROMPT_THREADS + threadIdx.x) * 8;
+    wait_for_previous();
+    let_next_start();
     if (at >= count) return;
     const half *first = x + at / inner * 2 * inner + at % inner;
     Halves8 gate, up;
-    gate.words = __ldcs(reinterpret_cast<const uint4 *>(first));
-    up.words = __ldcs(reinterpret_cast<const uint4 *>(first + inner));
+    gate.words = produced(reinterpret_cast<const uint4 *>(first));
+    up.words = produced(reinterpret_cast<const uint4 *>(first + inner));
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const float2 g = __half22float2(gate.pairs[i]), u = __half22float2(up.pairs[i]);
@@ -70,6 +74,8 @@ template <bool INTERLEAVED>
 __global__ void __launch_bounds__(PROMPT_THREADS)
     turn(half *x, const float *turns, int64_t count, int heads, int all_heads, int head_dim, int rotary_dim) {
     const int64_t at = (int64_t)blockIdx.x * PROMPT_THREADS + threadIdx.x;
+    wait_for_previous();
+    let_next_start();
     if (at >= count) return;
     const int per_head = rotary_dim / 4, pair = at % per_head * 2;
     const int head = at / per_head % heads;
@@ -78,7 +84,7 @@ __global__ void __launch_bounds__(PROMPT_THREADS)
     const float4 t = *reinterpret_cast<const float4 *>(turns + row * rotary_dim + pair * 2);
     half2 *first = reinterpret_cast<half2 *>(of_head + (INTERLEAVED ? pair * 2 : pair));
     half2 *second = INTERLEAVED ? first + 1 : first + rotary_dim / 4;
-    const float2 a = __half22float2(*first), b = __half22float2(*second);
+    const float2 a = __half22float2(produced(first)), b = __half22float2(produced(second));
     if constexpr (INTERLEAVED) {
         *first = __floats2half2_rn(a.x * t.x - a.y * t.y, a.y * t.x + a.x * t.y);
         *second = __floats2half2_rn(b.x * t.z - b.y * t.w, b.y * t.z + b.x * t.w);
@@ -95,7 +101,7 @@ inline int64_t blocks_of(int64_t threads) { return (threads + PROMPT_THREADS - 1
 extern "C" int exl_add_norm(void *hidden, const void *added, const void *weight, void *y, int rows, int width,
                             float eps, void *stream) {
     if (!hidden || !weight || !y || rows < 1 || width < 4 || width % 4) return EXL_BAD_ARGUMENT;
-    return exl::launch(exl::add_norm, rows, exl::PROMPT_THREADS, 0, 0, static_cast<cudaStream_t>(stream),
+    return exl::launch(exl::add_norm, rows, exl::PROMPT_THREADS, 0, 1, static_cast<cudaStream_t>(stream),
                        static_cast<float *>(hidden), static_cast<const half *>(added),
                        static_cast<const half *>(weight), static_cast<half *>(y), width, eps);
 }
@@ -106,7 +112,7 @@ extern "C" int exl_gate(const void *x, void *y, int rows, int inner, int activat
     const auto kernel = activation == EXL_SILU        ? exl::gate<EXL_SILU>
                         : activation == EXL_GELU_TANH ? exl::gate<EXL_GELU_TANH>
                                                       : exl::gate<EXL_GELU_ERF>;
-    return exl::launch(kernel, dim3((unsigned)exl::blocks_of(count / 8)), exl::PROMPT_THREADS, 0, 0,
+    return exl::launch(kernel, dim3((unsigned)exl::blocks_of(count / 8)), exl::PROMPT_THREADS, 0, 1,
                        static_cast<cudaStream_t>(stream), static_cast<const half *>(x), static_cast<half *>(y), count,
                        inner);
 }
@@ -117,6 +123,6 @@ extern "C" int exl_turn(void *x, const void *turns, int rows, int heads, int all
     if (rotary_dim < 4 || rotary_dim % 4 || rotary_dim > head_dim) return EXL_BAD_ARGUMENT;
     const int64_t count = (int64_t)rows * heads * (rotary_dim / 4);
     return exl::launch(interleaved ? exl::turn<true> : exl::turn<false>, dim3((unsigned)exl::blocks_of(count)),
-                       exl::PROMPT_THREADS, 0, 0, static_cast<cudaStream_t>(stream), static_cast<half *>(x),
+                       exl::PROMPT_THREADS, 0, 1, static_cast<cudaStream_t>(stream), static_cast<half *>(x),
                        static_cast<const float *>(turns), count, heads, all_heads, head_dim, rotary_dim);
 }
