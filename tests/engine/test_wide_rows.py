@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,16 +20,20 @@ from exlchat.engine.sampling.device_rules import DeviceRules
 from exlchat.engine.schedule.batch import BatchedRunAhead
 from exlchat.ext.philox import uniform_bits
 from exlchat.ext.sampling import TokenRing
+from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import TextDelta
 from exlchat.llm.port import Failed, Handle
 from exlchat.llm.request import Rank
-from tests.engine.test_several import PROMPT, WARM, Drawing, alone, probabilities, save_random_llama
+from tests.engine.test_several import PROMPT, WARM, Drawing, alone, probabilities
+from tests.random_models import edit_json, save_random_llama
 
 MOST = 40
 
 
 class WideDrawing(Drawing):
     """Wide passes of `DecodeGraphs`, too."""
+
+    most_rows = MOST
 
     def __init__(self, engine: LocalEngine, *, may_leave: bool = True) -> None:
         super().__init__(engine._parts.transformer, WARM)
@@ -38,12 +43,13 @@ class WideDrawing(Drawing):
         self.kept: list[int] = []
         """Rows that went on where they were each time that rows were put."""
         self._at: dict[int, tuple[DecodeRow, list[int]]] = {}
+        self._masks: dict[int, torch.Tensor] = {}
+        self._logits: dict[int, torch.Tensor] = {}
 
     def may_leave_places(self) -> bool:
         return self._may_leave
 
     def put_rows(self, rows: Sequence[KVSequence | None], begun: Mapping[int, DecodeRow]) -> int:
-        assert sum(row is not None for row in rows) > 8
         assert self._may_leave or None not in rows
         for place, row in begun.items():
             self._at[place] = row, [row.context[-1], len(row.context) - 1, row.draws.index]
@@ -57,16 +63,29 @@ class WideDrawing(Drawing):
         self.sizes.append(len(self._at))
         for place, (row, at) in self._at.items():
             token, position, index = at
-            drawn = self._drawn(row, token, position, index)
+            drawn = self._drawn(place, row, token, position, index)
             self._places[place].words[self._passes % 64] = self._passes << 32 | drawn
             at[:] = drawn, position + 1, index + 1
 
     def place_ring(self, place: int) -> TokenRing:
         return self._places[place]
 
-    def _drawn(self, row: DecodeRow, token: int, position: int, index: int) -> int:
+    def set_place_mask(self, place: int, words: torch.Tensor) -> None:
+        assert self._at[place][0].masked
+        self._masks[place] = words
+
+    def place_logits(self, place: int) -> torch.Tensor:
+        return self._logits[place]
+
+    def _drawn(self, place: int, row: DecodeRow, token: int, position: int, index: int) -> int:
         assert position < row.sequence.capacity
         logits = self._transformer.forward(torch.tensor([token]), row.sequence, start=position)[0]
+        self._logits[place] = logits
+        if row.masked:
+            # What was said before the last pass does not hold for this one.
+            words = self._masks.pop(place)
+            ids = torch.arange(len(logits))
+            logits = logits.masked_fill((words[ids // 32] >> ids % 32 & 1) == 0, float("-inf"))
         cumulative = probabilities(logits, WARM).cumsum(0)
         uniform = uniform_bits(row.draws.seed, index, attempt=row.draws.attempt) / 2**53
         return int(torch.searchsorted(cumulative, cumulative[-1] * uniform, right=True))
@@ -76,6 +95,9 @@ class WideDrawing(Drawing):
 def engine(tmp_path_factory: pytest.TempPathFactory) -> LocalEngine:
     path = tmp_path_factory.mktemp("model")
     save_random_llama(path)
+    for file in ("generation_config.json", "config.json"):
+        edit_json(path / file, eos_token_id=None)
+    edit_json(path / "tokenizer_config.json", eos_token=None)
     return load(path, device="cpu", kv_cache="fp16", max_seq_len=512, cache_tokens=256 * 120)
 
 
@@ -137,6 +159,58 @@ def test_each_of_many_is_what_it_would_be_alone(
     assert max(step.sizes) > 8
     assert engine._parts.scheduler._ahead is not None
     assert engine._parts.scheduler._ahead._formed == engine._parts.scheduler._ahead._open == []
+    monkeypatch.undo()
+    for one in asked:
+        one.check(engine)
+
+
+SHAPE = Constraint("regex", "[a-z]{2,9}( [a-z]{2,9}){2,9}[.]")
+
+
+def test_masks_and_chances_do_not_stop_the_others(
+    engine: LocalEngine, step: WideDrawing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [replace(one, max_new_tokens=60) for one in requests(18)]
+    for at in (1, 6, 13):
+        wanted[at] = replace(wanted[at], constraint=SHAPE)
+    for at in (2, 6, 9):
+        wanted[at] = replace(wanted[at], alternatives=3)
+    asked = [Asked(engine, one) for one in wanted]
+    scheduler, gained = engine._parts.scheduler, 0
+    while any(work.reading for work in (*scheduler._coming, *scheduler._going)):
+        scheduler.step()
+    while len(scheduler._going) > 8:
+        assert scheduler._mode == "ahead"
+        before = {work: work.state.count for work in scheduler._going if work.state is not None}
+        scheduler.step()
+        going = [one.state.count - before[one] for one in scheduler._going if one.state is not None and one in before]
+        assert set(going) <= {0, 1}
+        # Each says something in every turn, but for the one in which it ends.
+        assert going.count(0) <= 2
+        gained += sum(going)
+    assert gained > 200
+    run(engine)
+    monkeypatch.undo()
+    for one in asked:
+        one.check(engine)
+        assert isinstance(one.end, Finished)
+        for found, told in zip(one.end.chances, alone(engine, one.request, one.request.seed or 0).chances, strict=True):
+            assert [chance.token_id for chance in found.top] == [chance.token_id for chance in told.top]
+            assert found.taken.rank == told.taken.rank
+            assert found.taken.log_probability == pytest.approx(told.taken.log_probability, abs=1e-3)
+        assert len(one.end.chances) == (len(one.end.token_ids) if one.request.alternatives else 0)
+
+
+def test_an_answer_that_takes_on_a_form_in_the_middle(
+    engine: LocalEngine, step: WideDrawing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [replace(one, max_new_tokens=30) for one in requests(12)]
+    first = alone(engine, wanted[3], 3)
+    # From a text on that it says by itself.
+    begin = engine.decode(first.token_ids[:8])[-4:]
+    wanted[3] = replace(wanted[3], constraint=SHAPE, constraint_from=begin)
+    asked = [Asked(engine, one) for one in wanted]
+    run(engine)
     monkeypatch.undo()
     for one in asked:
         one.check(engine)
@@ -235,6 +309,10 @@ def test_no_report_is_lost_where_the_device_lags(
 ) -> None:
     """Answers of unlike lengths, each followed by another, beside chats that go first and some that are cancelled."""
     scheduler, late, choice = engine._parts.scheduler, Late(), random.Random(seed)
+    for layer in range(engine._parts.transformer.spec.num_layers):
+        # It stores nothing, and what is found there afterwards has to be numbers.
+        pages = engine._parts.cache.layer(layer)
+        pages.keys.zero_(), pages.values.zero_()
     ahead = BatchedRunAhead(cast("DecodeGraphs", late), DeviceRules(scheduler._plans.vocabulary))
     monkeypatch.setattr(scheduler, "_ahead", ahead)
     monkeypatch.setattr(scheduler._admission, "_most", lambda: MOST)

@@ -16,12 +16,12 @@ from exlchat.ext import layout
 from exlchat.ext.build import ensure_library
 from exlchat.ext.errors import ExtensionError
 from exlchat.ext.functions import FUNCTIONS
-from exlchat.ext.layout import PackedMatrix, to_stored
+from exlchat.ext.layout import to_stored
 from exlchat.ext.library import open_library
 from exlchat.ext.ops import Kernels
 from exlchat.ext.products import Activation, NormCopy, Normed, Products, Residual
 from tests.ext import reference
-from tests.ext.matrix_cases import GPTQ, RECIPES, packed, plain, relative_error
+from tests.ext.matrix_cases import GPTQ, RECIPES, packed, relative_error
 
 BOTH_EDGES = pytest.mark.parametrize("dependent", [False, True], ids=["plain", "dependent"])
 

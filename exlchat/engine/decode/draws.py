@@ -25,11 +25,17 @@ class DecodeRow:
         sequence: of the model.
         context: prompt and answer so far; all but its last token are in the sequence.
         draws: of the next token of the answer, and of those behind it.
+        masked: whether each pass is told what may be drawn.
     """
 
     sequence: KVSequence
     context: Sequence[int]
     draws: DeviceDraws
+    masked: bool = False
+
+    @property
+    def kind(self) -> DrawKind:
+        return "adjusted" if self.masked and self.draws.kind == "plain" else self.draws.kind
 
 
 class RowDraws:
@@ -125,7 +131,7 @@ class ManyDraws:
         for place in empty:
             kinds[place] = "none"
         for place, row in begun.items():
-            kinds[place] = kind = row.draws.kind
+            kinds[place] = kind = row.kind
             if kind != "plain":
                 self._rows[place].chain.set(row.draws.c_chain(), row.context, row.draws.rules)
         self._set(self._token, [*begun, *empty], [*(row.context[-1] for row in begun.values()), *[0] * len(empty)])
@@ -149,6 +155,10 @@ class ManyDraws:
 
     def ring(self, row: int) -> TokenRing:
         return self._rows[row].sampler.ring
+
+    def set_mask(self, row: int, words: Tensor) -> None:
+        """What the next pass may draw there; its last one has reported. See `ChainState.set_mask`."""
+        self._rows[row].chain.set_mask(words)
 
     def _row(self, number: int) -> RowDraws:
         ends = self._token[number : number + 1], self._position[number : number + 1]

@@ -230,7 +230,7 @@ class DecodeGraphs:
 
         Raises `ModelError` for want of memory.
         """
-        kinds = tuple(row.draws.kind for row in rows)
+        kinds = tuple(row.kind for row in rows)
         try:
             while len(self._draws) < len(rows):
                 self._draws.append(self._draw_of(len(self._draws)))
@@ -294,6 +294,17 @@ class DecodeGraphs:
         """Where the draws in a place of wide passes report."""
         assert self._many is not None
         return self._many.ring(place)
+
+    @torch.inference_mode()
+    def set_place_mask(self, place: int, words: Tensor) -> None:
+        """What the next wide pass may draw in a place whose row was begun `masked`; see `set_mask`."""
+        assert self._many is not None
+        with current(self._plan.device):
+            self._many.set_mask(place, words)
+
+    def place_logits(self, place: int) -> Tensor:
+        """float32 `[vocab]` on the device, of a place in the last wide pass; valid until the next one is launched."""
+        return self._wide_passes().logits[place]
 
     # Tokens that the host feeds.
 

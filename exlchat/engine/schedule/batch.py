@@ -9,14 +9,16 @@ ended in the meantime has one token computed in vain. When one comes, ends, or g
 of a pass are put together anew.
 
 More than eight are a wide pass, whose rows keep their places: who leaves leaves an empty one, who comes takes it, and
-the others neither wait nor begin anew. Of thirty-two rows one ends every few passes.
+the others neither wait nor begin anew. Of thirty-two rows one ends every few passes. There the device also draws for
+those of which the host has to know something between two draws: they take their turns first, and the next pass begins
+when they have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
@@ -27,10 +29,11 @@ from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling.device import is_steered, why_not_on_device
 from exlchat.engine.sampling.device_rules import DeviceRules
 from exlchat.engine.schedule.generation import GenerationState
+from exlchat.engine.schedule.scoring import chances
 from exlchat.engine.schedule.token_sources import check_drawn, draw_once, wait_for
 from exlchat.ext.products import MAX_ROWS
-from exlchat.ext.sampling import TokenRing
-from exlchat.llm.events import DecodePath
+from exlchat.ext.sampling import DRAWN, TokenRing
+from exlchat.llm.events import DecodePath, PlaceChances
 from exlchat.llm.info import ModelError
 from exlchat.llm.request import GenerationRequest
 
@@ -38,10 +41,14 @@ if TYPE_CHECKING:
     from exlchat.engine.decode.graphs import DecodeGraphs
 
 
+def drawn_on_device(request: GenerationRequest) -> bool:
+    """Whether the device can draw the tokens of an answer beside others; Mirostat's state is kept on the host."""
+    return not is_steered(request.sampling) and why_not_on_device(request.sampling) is None
+
+
 def drawn_by_host(request: GenerationRequest) -> bool:
-    """Whether each token of an answer beside others is drawn on the host; Mirostat's state is kept there."""
-    sampling = request.sampling
-    return bool(request.alternatives) or is_steered(sampling) or why_not_on_device(sampling) is not None
+    """Whether each token of an answer beside few others is drawn on the host."""
+    return bool(request.alternatives) or not drawn_on_device(request)
 
 
 def may_run_ahead(request: GenerationRequest) -> bool:
@@ -134,7 +141,7 @@ class _HostDrawn:
 
 
 class BatchedRunAhead:
-    """Sources of answers for which `may_run_ahead`.
+    """Sources of answers for which `may_run_ahead`, beside more than eight also of those that are `drawn_on_device`.
 
     Args:
         step: idle between requests.
@@ -181,7 +188,7 @@ class BatchedRunAhead:
 
     def launch_ahead(self, source: _Ahead) -> None:
         """The next pass, if it is not under way, and if there is one whose rows need not be put together anew."""
-        if not source.busy and (self._fits or self._placed_anew()):
+        if not source.busy and all(one.ready for one in self._rows) and (self._fits or self._placed_anew()):
             self._launch()
 
     def ring(self, place: int) -> TokenRing:
@@ -196,19 +203,19 @@ class BatchedRunAhead:
         """Whether there is a next pass for the same rows: all that are open, each with something to say and room."""
         rows = self._rows
         same = not self._left and len(rows) == len(self._open) and all(one.slot is not None for one in self._open)
-        return same and self.launched < self._until and all(one.has_room for one in rows)
+        return same and self.launched < self._until and all(one.ready and one.has_room for one in rows)
 
     def _form(self) -> None:
         """Who has something left to read waits for the next time, so that all are at the same token again soon."""
         for one in self._rows:
             one.drain()
         formed = [one for one in self._open if not one.busy and one.goes_on]
-        self._wide, self._left = len(formed) > MAX_ROWS, False
+        self._wide, self._left = len(formed) > MAX_ROWS or any(one.awaited for one in formed), False
         if self._wide:
             self._place([*formed], formed)
             return
         # A pass is captured for each order of kinds of draws: as few as there can be.
-        rows = sorted(formed, key=lambda one: one.row(self._rules).draws.kind)
+        rows = sorted(formed, key=lambda one: one.row(self._rules).kind)
         self._formed = [*rows]
         self.step.begin_rows([one.row(self._rules) for one in rows])
         for slot, one in enumerate(rows):
@@ -217,7 +224,7 @@ class BatchedRunAhead:
 
     def _placed_anew(self) -> bool:
         """Whether who comes to a wide pass has a place, and who leaves has left it, without the others being asked."""
-        if not self._wide or len(self._open) <= MAX_ROWS:
+        if not self._wide:
             return False
         places = [one if one is not None and one.goes_on else None for one in self._formed]
         coming = [one for one in self._open if one.slot is None and not one.busy and one.goes_on]
@@ -229,7 +236,8 @@ class BatchedRunAhead:
         while places and places[-1] is None:
             places.pop()
         rows = len(places) - places.count(None)
-        if rows <= MAX_ROWS or len(places) > MOST_ROWS or filled_size(len(places)) > filled_size(rows):
+        few = rows <= MAX_ROWS and not any(one is not None and one.awaited for one in places)
+        if few or len(places) > MOST_ROWS or filled_size(len(places)) > filled_size(rows):
             return False
         if rows < len(places) and not self.step.may_leave_places():
             return False
@@ -249,6 +257,8 @@ class BatchedRunAhead:
 
     def _launch(self) -> None:
         if self._wide:
+            for one in self._rows:
+                one.say_what_may_come()
             self.step.launch_wide()
         else:
             self.step.launch()
@@ -258,23 +268,35 @@ class BatchedRunAhead:
 class _Ahead:
     """The tokens of one of them. A `TokenSource`."""
 
-    path: DecodePath = "run-ahead"
-
     def __init__(self, together: BatchedRunAhead, state: GenerationState) -> None:
         self._together = together
         self._state = state
+        self._masked = state.parts.rules.hold
+        self.awaited = self._masked or bool(state.parts.request.alternatives)
+        """Whether the host has to know something between two draws."""
+        self._went_on = False
+        self._mask: Tensor | None = None
         self._closed = False
         self.slot: int | None = None
         """Of the passes; `None` where it is in none."""
         self._since = 0  # passes launched before those that it is in
         self._before = 0  # the number of the last report before its own
         self._read = 0  # reports of the passes that it is in
-        self._kept: list[tuple[int, int]] = []  # reports of passes before, that nobody has asked for yet
+        self._kept: list[_Report] = []  # of passes before, that nobody has asked for yet
         self._joins = False
+
+    @property
+    def path(self) -> DecodePath:
+        return "synchronous" if self.awaited else "run-ahead"
 
     @property
     def busy(self) -> bool:
         return self._unread > 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next pass may have it, as far as the host is concerned."""
+        return not self.awaited or (self._went_on and not self.busy)
 
     @property
     def ring(self) -> TokenRing:
@@ -301,7 +323,7 @@ class _Ahead:
     @property
     def goes_on(self) -> bool:
         """Whether another pass may have it."""
-        return self.most > 0 and self.has_room
+        return self.ready and self.most > 0 and self.has_room
 
     @property
     def _unread(self) -> int:
@@ -330,20 +352,30 @@ class _Ahead:
         return self._together.step.running()
 
     def row(self, rules: DeviceRules) -> DecodeRow:
-        return DecodeRow(self.sequence, self._state.context, rules.draws(self._state))
+        return DecodeRow(self.sequence, self._state.context, rules.draws(self._state), self._masked)
 
     def follow(self, token: int) -> int:
         if not self.busy:
             self._together.launch_next()
             self._joins = False
-        found, status = self._kept.pop(0) if self._kept else self._report()
-        check_drawn(status)
+        report = self._kept.pop(0) if self._kept else self._report()
+        check_drawn(report.status)
+        self._state.note(report.chances)
         self.sequence.extend((token,))
-        return found
+        return report.token
 
     def go_on(self) -> None:
+        self._went_on = True
+        self._mask = self._state.parts.rules.mask if self._masked else None
         if self.slot is not None:
             self._together.launch_ahead(self)
+
+    def say_what_may_come(self) -> None:
+        """Before the next pass draws."""
+        assert self.slot is not None
+        if self._mask is not None:
+            self._together.step.set_place_mask(self.slot, self._mask)
+        self._went_on = False
 
     def close(self) -> None:
         if self._closed:
@@ -355,7 +387,19 @@ class _Ahead:
         self.slot = None
         self._together.leave(self)
 
-    def _report(self) -> tuple[int, int]:
-        found = wait_for(self, self._before + self._read + 1)
+    def _report(self) -> _Report:
+        token, status = wait_for(self, self._before + self._read + 1)
         self._read += 1
-        return found
+        told = None
+        if (many := self._state.parts.request.alternatives) and status == DRAWN and self.slot is not None:
+            # The next pass, which overwrites them, waits for this.
+            (told,) = chances(self._together.step.place_logits(self.slot)[None], [token], many)
+        return _Report(token, status, told)
+
+
+class _Report(NamedTuple):
+    """Of a pass: the token, and its chances where they were asked for."""
+
+    token: int
+    status: int
+    chances: PlaceChances | None

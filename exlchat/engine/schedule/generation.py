@@ -140,6 +140,10 @@ class GenerationState:
         self.leave_source()
         return self._told_text(self._stream.finish(), last=True)
 
+    def note(self, chances: PlaceChances | None) -> None:
+        """Of the next token, where the device has drawn it."""
+        self._drawn = chances
+
     def draw(self, logits: Tensor) -> int:
         """The next token of float `[vocab]`, by all that holds for it."""
         parts, request = self.parts, self.parts.request
@@ -237,14 +241,14 @@ class GenerationState:
         if self._source is None:
             self._opened()
         else:
-            self._source.go_on()
+            self._explained(self._source.go_on)
 
     def _opened(self) -> TokenSource:
         if self._source is None:
             self._opened_under = self.parts.rules.hold
             self._source = self._explained(lambda: self._open_source(self))
             self.parts.clock.path = self._source.path
-            self._source.go_on()
+            self._explained(self._source.go_on)
         return self._source
 
     def _next(self, token: int) -> int:

@@ -381,11 +381,15 @@ class Scheduler:
         rows = len(answering)
         # See `generate_several` of caches of few bits.
         exact = rows <= MAX_ROWS if self.runner.step is not None else rows == 1 or not self._cache.kind.quantized
-        for work in sorted(self._of_pass(answering), key=Work.urgency):
+        for work in sorted(self._of_pass(answering), key=self._turn_of):
             work.note_pass(rows, exact=exact)
             # Those before it may have had it stand still.
             if work in self._going and self._make_room(work):
                 self._take_turn(work)
+
+    def _turn_of(self, work: Work) -> tuple[bool, tuple[int, int]]:
+        """Those for which the next pass waits go first."""
+        return self._mode == "ahead" and work.ahead, work.urgency()
 
     def _of_pass(self, answering: Sequence[Work]) -> Sequence[Work]:
         """Where each row takes its own time, one of the low ranks goes beside all that somebody waits for."""
@@ -413,7 +417,7 @@ class Scheduler:
         """How the answers that there are now get their tokens; sources of another kind are left."""
         mode: _Mode = "own"
         if len(answering) > 1:
-            if self._ahead is not None and all(work.ahead for work in answering):
+            if self._ahead is not None and self._drawn_in_passes(self._ahead, answering):
                 mode = "ahead"
             elif self._together is not None:
                 mode = "together"
@@ -421,6 +425,13 @@ class Scheduler:
             for work in answering:
                 work.leave_source()
             self._mode = mode
+
+    @staticmethod
+    def _drawn_in_passes(passes: BatchedRunAhead, answering: Sequence[Work]) -> bool:
+        if all(work.ahead for work in answering):
+            return True
+        drawn = all(work.on_device for work in answering)
+        return drawn and MAX_ROWS < len(answering) <= passes.step.most_rows
 
     def _open_source(self, state: GenerationState) -> TokenSource:
         if self._mode == "ahead" and self._ahead is not None:

@@ -18,7 +18,7 @@ from exlchat.engine.kv.pool import PoolFullError
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling import NotNumbersError
 from exlchat.engine.schedule.answer_clock import AnswerClock
-from exlchat.engine.schedule.batch import may_run_ahead
+from exlchat.engine.schedule.batch import drawn_on_device, may_run_ahead
 from exlchat.engine.schedule.generation import GenerationParts, GenerationState
 from exlchat.engine.schedule.guidance import Guidance
 from exlchat.engine.schedule.prompt_reader import PromptReader
@@ -49,6 +49,7 @@ class Work:
         sequence: empty; it is computed in there.
         rank: who goes first.
         ahead: whether the host has to know nothing before a draw.
+        on_device: whether the device can draw its tokens beside others.
         guided: whether it leans away from another prompt.
         apart: whether nothing else may be answered while it is.
     """
@@ -60,11 +61,12 @@ class Work:
         rank: Rank,
         *,
         ahead: bool = False,
+        on_device: bool = False,
         guided: bool = False,
         apart: bool = False,
     ) -> None:
         self.tell, self.sequence, self.rank = tell, sequence, rank
-        self.ahead, self.guided, self.apart = ahead, guided, apart
+        self.ahead, self.on_device, self.guided, self.apart = ahead, on_device, guided, apart
         self.turns: Turns = _nothing()
         self.reading = True
         """Whether the next turn is a chunk of its prompt."""
@@ -181,6 +183,7 @@ class WorkMaker:
             KVSequence(self._cache),
             request.rank,
             ahead=may_run_ahead(request),
+            on_device=drawn_on_device(request),
             guided=bool(request.guidance_ids),
             apart=apart,
         )
