@@ -65,6 +65,7 @@ def test_it_says_that_it_does_not_know(guide: Engine, question: str) -> None:
         ("how do I set num_ctx???", "context"),
         ("is there a Modelfile", "modelfile"),
         ("what's a token", "token"),
+        ("My model is larger than my card. What can I do?", "offload"),
     ],
 )
 def test_it_is_found(lookup: Lookup, question: str, fact: str) -> None:

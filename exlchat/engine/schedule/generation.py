@@ -245,7 +245,11 @@ class GenerationState:
 
     def _opened(self) -> TokenSource:
         if self._source is None:
-            self._opened_under = self.parts.rules.hold
+            parts = self.parts
+            self._opened_under = parts.rules.hold
+            if len(parts.sequence) == len(self.context):
+                # The source before it has fed the last token, for logits that nobody has any more.
+                parts.runner.cut(parts.sequence, len(self.context) - 1)
             self._source = self._explained(lambda: self._open_source(self))
             self.parts.clock.path = self._source.path
             self._explained(self._source.go_on)
