@@ -55,7 +55,8 @@ def test_a_chat_beside_answers_of_which_one_follows_another(
                     ask(number + 100, follow - 1)
 
         wanted = tokens or 6 + number % 5
-        scheduler.add(GenerationRequest(ids, GREEDY, max_new_tokens=wanted, rank=rank), take)
+        asked = GenerationRequest(ids, GREEDY, max_new_tokens=wanted, rank=rank, alternatives=2 * (number % 5 == 4))
+        scheduler.add(asked, take)
 
     for number in range(12):
         ask(number, 2)
@@ -69,6 +70,8 @@ def test_a_chat_beside_answers_of_which_one_follows_another(
         (end,) = told
         assert isinstance(end, Finished), (number, end)
         assert len(end.token_ids) == (25 if number == 50 else 6 + number % 5)
+        likeliest = tuple(one.top[0].token_id for one in end.chances)
+        assert likeliest == (end.token_ids if number % 5 == 4 else ())
     monkeypatch.setattr(type(graphs), "most_rows", 8)
     alone = list(scheduler.generate(GenerationRequest([5 + 50, *IDS[: 2 + 50 % 5]], GREEDY, max_new_tokens=25)))[-1]
     assert isinstance(alone, Finished)
