@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
+from textual.widget import Widget
 
 from exlchat.app.chat.leaving import closing_seconds, kept_or_why
 from exlchat.app.chat.session import ChatSession
@@ -30,6 +31,8 @@ from exlchat.ui.tui.terminal_app import TerminalApp
 from exlchat.ui.tui.widgets.transcript import Transcript
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from exlchat.app.options import AppOptions
     from exlchat.app.runtime.jobs import Report
 
@@ -132,7 +135,9 @@ class ChatApp(TerminalApp, inherit_bindings=False):
         self.exit(0)
 
     def action_leave(self) -> None:
-        self.leave()
+        """What was typed before comes first: widgets take keys from queues, and send on what comes of them."""
+        pumps = [one for one in (self.focused or self.screen).ancestors_with_self if isinstance(one, Widget)]
+        _behind([one for one in pumps for _ in ("what it was sent", "what it then sends to itself")], self.leave)
 
     def _post(self, report: Report) -> None:
         """Called on the threads of jobs."""
@@ -156,6 +161,12 @@ class ChatApp(TerminalApp, inherit_bindings=False):
             for screen in (self.chat_screen, self.incognito.screen):
                 for transcript in () if screen is None else screen.query(Transcript):
                     transcript.code_style = pygments_style(self.themes.themes[name])
+
+
+def _behind(pumps: Sequence[Widget], act: Callable[[], None]) -> None:
+    """Calls it when one after the other has come to the end of what is in its queue now."""
+    if not (pumps and pumps[0].call_later(_behind, pumps[1:], act)):
+        act()
 
 
 def run_app(options: AppOptions) -> int:
