@@ -186,9 +186,9 @@ def test_masks_and_chances_do_not_stop_the_others(
         going = [one.state.count - before[one] for one in scheduler._going if one.state is not None and one in before]
         assert set(going) <= {0, 1}
         # Each says something in every turn, but for the one in which it ends.
-        assert going.count(0) <= 2
+        assert going.count(0) <= 2 or not step._may_leave
         gained += sum(going)
-    assert gained > 200
+    assert gained > 100
     run(engine)
     monkeypatch.undo()
     for one in asked:
