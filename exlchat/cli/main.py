@@ -95,12 +95,12 @@ def _run(module: str, arguments: Sequence[str]) -> ExitCode:
         # The terminal has gone.
         return ExitCode.ERROR
     except Exception as error:
+        if isinstance(error, _refusals()):
+            complain(str(error))
+            return ExitCode.ERROR
         if comes_of_signal(error):
             return ExitCode.STOPPED
-        if not isinstance(error, _refusals()):
-            raise
-        complain(str(error))
-        return ExitCode.ERROR
+        raise
 
 
 def _refusals() -> tuple[type[Exception], ...]:

@@ -138,6 +138,27 @@ sys.exit(main.program())
 """
 
 
+BEHIND_A_SIGNAL = """
+import os, signal, sys
+from exlchat.cli import chat, main
+
+def run(arguments):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        raise {error}
+
+chat.run = run
+sys.exit(main.program())
+"""
+
+
+@pytest.mark.parametrize("error", ["ValueError('a fault')", "__import__('exlchat.paths').paths.FolderError('a fault')"])
+def test_what_goes_wrong_while_it_is_followed_is_told(error: str) -> None:
+    command = [sys.executable, "-c", BEHIND_A_SIGNAL.format(error=error)]
+    assert b"a fault" in subprocess.run(command, capture_output=True, check=False).stderr
+
+
 def test_while_a_module_is_imported_whose_classes_name_their_attributes() -> None:
     ended = subprocess.run([sys.executable, "-c", WHILE_A_CLASS_IS_MADE], capture_output=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (128 + signal.SIGTERM, b"", b"")

@@ -196,8 +196,11 @@ def is_ending() -> bool:
 
 
 def comes_of_signal(error: BaseException) -> bool:
-    """Python wraps what is raised while a class is made in an error of its own, and imports do so in theirs."""
-    cause = error.__cause__ or error.__context__
+    """Whether it stands for one: Python 3.11 wraps what is raised while a class names its attributes.
+
+    What goes wrong while a signal is being followed is an error of its own.
+    """
+    cause = error.__cause__
     return isinstance(error, SignalledError) or (cause is not None and comes_of_signal(cause))
 
 

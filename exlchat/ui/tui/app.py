@@ -137,7 +137,8 @@ class ChatApp(TerminalApp, inherit_bindings=False):
     def action_leave(self) -> None:
         """What was typed before comes first: widgets take keys from queues, and send on what comes of them."""
         pumps = [one for one in (self.focused or self.screen).ancestors_with_self if isinstance(one, Widget)]
-        _behind([one for one in pumps for _ in ("what it was sent", "what it then sends to itself")], self.leave)
+        # Twice each: what a widget makes of a key, it sends to itself first.
+        _behind([one for one in pumps for _ in range(2)], self.leave)
 
     def _post(self, report: Report) -> None:
         """Called on the threads of jobs."""
