@@ -3,7 +3,8 @@
     python -m benchmarks.wide [--shape llama-8b] [--mix 4.1bpw] [--rows 16,32,64] [--prompt 1024] [--passes 30]
 
 So many answers to prompts of their own, every second one drawn with the four usual samplers. They are counted once all
-of them answer; the kernels are those of five passes more, with what each waits for the one before it.
+of them answer; the kernels are those of five passes more. Kernels overlap: a time is that from the end of the one before to
+its own end, so that they add up to the pass.
 """
 
 from __future__ import annotations
@@ -73,9 +74,11 @@ def _measure(engine: LocalEngine, rows: int, prompt: int, passes: int) -> None:
             scheduler.step()
         torch.cuda.synchronize()
     spent: Counter[str] = Counter()
-    for event in profiled.events() or ():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
-            spent[event.name.partition("(")[0]] += event.device_time
+    kernels = [event for event in profiled.events() or () if event.device_type == torch.autograd.DeviceType.CUDA]
+    ended = min(event.time_range.start for event in kernels)
+    for event in sorted(kernels, key=lambda event: event.time_range.end):
+        spent[event.name.partition("(")[0]] += event.time_range.end - ended
+        ended = event.time_range.end
     for name, microseconds in spent.most_common(_NAMED):
         print(f"  {microseconds / 1e3 / _PROFILED:7.3f} ms  {name}")
     for handle in handles:

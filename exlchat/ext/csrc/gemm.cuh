@@ -123,42 +123,42 @@ struct Slots {
     }
 };
 
-// What a thread of the warps that bring does. Barriers: one before a piece is multiplied, one behind the last; with one
-// slot alone, another before a piece is brought.
+// What a thread of the warps that bring does, for all parts of a run: the pieces of the next one come while the sums of
+// the last one are added. Barriers: one before a piece is multiplied; with one slot alone, another before it is brought.
 template <int TILES> struct Bringer {
     const ExlGemm &job;
     const GemmShape &shape;
-    const ExlMatrix &m;
     Slots slots;
-    int thread, row, tile;
-    int asked = 0;  // pieces
+    int thread, asked = 0;  // pieces
 
-    __device__ __forceinline__ Bringer(const ExlGemm &job, const GemmShape &shape, const GemmPart &part, char *shared)
-        : job(job), shape(shape), m(job.matrix[part.matrix]), slots(shared, shape) {
-        thread = threadIdx.x - MULTIPLY_THREADS;
-        row = part.pass * TILES * 8 + thread / 16, tile = part.group * GROUP_TILES;
-    }
+    __device__ __forceinline__ Bringer(const ExlGemm &job, const GemmShape &shape, char *shared)
+        : job(job), shape(shape), slots(shared, shape), thread(threadIdx.x - MULTIPLY_THREADS) {}
     __device__ __forceinline__ void bring(const GemmPart &part) {
+        const ExlMatrix &m = job.matrix[part.matrix];
         int piece = part.piece;
         for (int i = 0; piece < part.end; i++) {
             const ExlSection &section = m.sections[i];
             const int before = piece - section.piece, count = min(part.end - piece, section.pieces - before);
             if (count <= 0) continue;
-            bring_run(section, i + 1 < m.section_count ? m.sections[i + 1].row : m.stored, before, count);
+            bring_run(m, part, section, i + 1 < m.section_count ? m.sections[i + 1].row : m.stored, before, count);
             piece += count;
         }
+    }
+    __device__ __forceinline__ void end() {
         for (int i = 1; i < shape.stages - shape.going_on(); i++) {
             hand_over();
             end_of_copies();
         }
-        __syncthreads();
     }
     // `count` pieces of a section, from number `before` of it on.
-    __device__ __forceinline__ void bring_run(const ExlSection &section, int last, int before, int count) {
-        const int lane = thread % LANES, first = tile + thread / LANES * (GROUP_TILES / BRINGERS);
+    __device__ __forceinline__ void bring_run(const ExlMatrix &m, const GemmPart &part, const ExlSection &section,
+                                              int last, int before, int count) {
+        const int tile = part.group * GROUP_TILES, row = part.pass * TILES * 8 + thread / 16;
+        const int lane = thread % LANES, warp = thread / LANES, first = warp * (GROUP_TILES / BRINGERS);
+        const int tiles = m.column_tiles - tile;
         const int piece_words = section.piece_words, scale_words = section.scale_words;
         const uint32_t *codes =
-            m.words + (size_t)first * m.words_per_column + section.word + before * piece_words + lane * 4;
+            m.words + (size_t)(tile + first) * m.words_per_column + section.word + before * piece_words + lane * 4;
         const uint32_t *scales = m.scales + (size_t)(tile + thread % 16) * m.scale_words_per_column + section.scale +
                                  before * scale_words + thread / 16 * 4;
         int k = section.row + before * EXL_PIECE_ROWS + thread % 16 * 8;
@@ -167,40 +167,41 @@ template <int TILES> struct Bringer {
             if (shape.stages > 1) hand_over();
             else __syncthreads();
             char *slot = slots.next();
-            bring_codes(slot + TILES * 8 * X_BYTES, codes, first, piece_words / 4 - lane);
-            bring_scales(slot + TILES * 8 * X_BYTES + GROUP_TILES * shape.code_bytes, scales, scale_words / 4);
+            char *codes_to = slot + TILES * 8 * X_BYTES + first * shape.code_bytes + lane * 16;
+            bring_codes(codes_to, codes, m.words_per_column, tiles - first, piece_words / 4 - lane);
+            char *scales_to = slot + TILES * 8 * X_BYTES + GROUP_TILES * shape.code_bytes;
+            bring_scales(scales_to, scales, tiles, scale_words / 4);
             wait_for_previous();
-            bring_x(slot, x, k < last);
+            bring_x(slot, x, m.stored, k < last ? job.rows - row : 0);
             end_of_copies();
             if (shape.stages == 1) hand_over();
             codes += piece_words, scales += scale_words, x += EXL_PIECE_ROWS, k += EXL_PIECE_ROWS;
         }
     }
-    // Codes of four column tiles, as far as they have `units` of 16 bytes from this lane's first on.
-    __device__ __forceinline__ void bring_codes(char *to, const uint32_t *from, int first, int units) const {
-        to += (first - tile) * shape.code_bytes + thread % LANES * 16;
+    // Codes of four column tiles, as far as there are `tiles`, and as they have `units` of 16 bytes from this lane's first
+    // on.
+    __device__ __forceinline__ void bring_codes(char *to, const uint32_t *from, int stride, int tiles, int units) const {
 #pragma unroll
         for (int t = 0; t < GROUP_TILES / BRINGERS; t++) {
-            const bool real = first + t < m.column_tiles;
+            const bool real = t < tiles;
 #pragma unroll
             for (int i = 0; i < 4; i++) copy16_if(real && i * LANES < units, to + i * 512, from + i * 128);
-            to += shape.code_bytes, from += m.words_per_column;
+            to += shape.code_bytes, from += stride;
         }
     }
-    __device__ __forceinline__ void bring_scales(char *to, const uint32_t *from, int units) const {
+    __device__ __forceinline__ void bring_scales(char *to, const uint32_t *from, int tiles, int units) const {
         const int t = thread % 16, unit = thread / 16;
-        const bool real = tile + t < m.column_tiles;
+        const bool real = t < tiles;
         to += t * shape.scale_bytes + unit * 16;
         copy16_if(real && unit < units, to, from);
         copy16_if(real && unit + 8 < units, to + 128, from + 32);
     }
-    // Eight rows apart; zeros behind the end of a section.
-    __device__ __forceinline__ void bring_x(char *to, const half *from, bool real) const {
+    // Eight rows apart, as far as there are `rows`; zeros behind the end of a section, where there are none.
+    __device__ __forceinline__ void bring_x(char *to, const half *from, int stored, int rows) const {
         to += x_place<TILES>(thread / 16, thread % 16);
 #pragma unroll
-        for (int i = 0; i < TILES; i++, from += 8 * m.stored)
-            copy16_if(real && row + i * 8 < job.rows, to + i * X_EIGHT_ROWS, from);
-        if (real) return;
+        for (int i = 0; i < TILES; i++, from += 8 * stored) copy16_if(i * 8 < rows, to + i * X_EIGHT_ROWS, from);
+        if (rows > 0) return;
         for (int i = 0; i < TILES; i++) *reinterpret_cast<uint4 *>(to + i * X_EIGHT_ROWS) = uint4{0, 0, 0, 0};
     }
     // Lets the oldest piece be multiplied, and waits for the end of those before it whose products do not go on: the slot
@@ -309,8 +310,7 @@ __device__ __forceinline__ void multiply_run(GemmSums<TILES> &sums, Slots &slots
 
 template <int TILES>
 __device__ __forceinline__ void multiply_part(GemmSums<TILES> &sums, const ExlMatrix &m, const GemmShape &shape,
-                                              const GemmPart &part, char *shared) {
-    Slots slots(shared, shape);
+                                              const GemmPart &part, Slots &slots) {
     int piece = part.piece;
     for (int i = 0; piece < part.end; i++) {
         const ExlSection &section = m.sections[i];
@@ -332,7 +332,6 @@ __device__ __forceinline__ void multiply_part(GemmSums<TILES> &sums, const ExlMa
     wait_for_products<0>();
     hold(sums[0]), hold(sums[1]);
 #endif
-    __syncthreads();
 }
 
 // A warp's sums for the block that has the first piece of the group.
@@ -349,19 +348,31 @@ template <int TILES> __device__ __forceinline__ void leave(const ExlGemm &job, c
 
 // Adds what the same warp of the blocks behind this one, up to the last, has left.
 template <int TILES> __device__ __forceinline__ void add_left(const ExlGemm &job, GemmSums<TILES> &sums, int last) {
-    for (int block = blockIdx.x + 1; block <= last; block++) {
-        if (threadIdx.x % LANES == 0)
-            while (acquired(arrived(job, block)) == 0) {}
+    constexpr int AT_ONCE = TILES < 4 ? 4 / TILES : 1;  // more take registers that spill
+    for (int first = blockIdx.x + 1; first <= last; first += LANES) {
+        const int mine = first + threadIdx.x % LANES, end = min(last + 1, first + LANES);
+        if (mine < end)
+            while (acquired(arrived(job, mine)) == 0) {}
         __syncwarp();
+#pragma unroll 1
+        for (int block = first; block < end; block += AT_ONCE) {
+            float4 left[AT_ONCE][2 * TILES];
 #pragma unroll
-        for (int i = 0; i < 2; i++)
+            for (int b = 0; b < AT_ONCE; b++)
 #pragma unroll
-            for (int n = 0; n < TILES; n++) {
-                const float4 c = __ldcg(partial(job, block, 2 * TILES, i * TILES + n));
-                sums[i][n][0] += c.x, sums[i][n][1] += c.y, sums[i][n][2] += c.z, sums[i][n][3] += c.w;
-            }
+                for (int n = 0; n < 2 * TILES; n++)
+                    if (block + b < end) left[b][n] = __ldcg(partial(job, block + b, 2 * TILES, n));
+#pragma unroll
+            for (int b = 0; b < AT_ONCE; b++)
+#pragma unroll
+                for (int n = 0; n < 2 * TILES; n++) {
+                    if (block + b >= end) break;
+                    float(&sum)[4] = sums[n / TILES][n % TILES];
+                    sum[0] += left[b][n].x, sum[1] += left[b][n].y, sum[2] += left[b][n].z, sum[3] += left[b][n].w;
+                }
+        }
         __syncwarp();
-        if (threadIdx.x % LANES == 0) *arrived(job, block) = 0;
+        if (mine < end) *arrived(job, mine) = 0;
     }
 }
 
@@ -373,17 +384,25 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS + BRING_THREADS, 1)
     EXL_ALIGNED_SHARED_MEMORY(slot_memory, SLOT_ALIGNMENT);
     char *shared = reinterpret_cast<char *>(slot_memory);
     let_next_start();
+    int unit = units.begin(blockIdx.x);
     const int last = units.begin(blockIdx.x + 1);
-    for (int unit = units.begin(blockIdx.x); unit < last;) {
+    if (threadIdx.x >= MULTIPLY_THREADS) {
+        Bringer<TILES> bringer(job, shape, shared);
+        while (unit < last) {
+            const GemmPart part(job, units, unit, last);
+            unit += part.end - part.piece;
+            bringer.bring(part);
+        }
+        bringer.end();
+        return;
+    }
+    Slots slots(shared, shape);
+    while (unit < last) {
         const GemmPart part(job, units, unit, last);
         const int last_block = units.block_of(unit - part.piece + part.pieces - 1);
         unit += part.end - part.piece;
-        if (threadIdx.x >= MULTIPLY_THREADS) {
-            Bringer<TILES>(job, shape, part, shared).bring(part);
-            continue;
-        }
         GemmSums<TILES> sums = {};
-        multiply_part<TILES>(sums, job.matrix[part.matrix], shape, part, shared);
+        multiply_part<TILES>(sums, job.matrix[part.matrix], shape, part, slots);
         if (part.piece > 0) {
             leave<TILES>(job, sums);
             continue;
