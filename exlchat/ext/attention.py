@@ -86,7 +86,6 @@ class AttentionScratch:
     Args:
         splits: 1 to 64 blocks over which the tokens of a head are spread; `best_splits` knows a good number.
         rows: the most new tokens of a call.
-        least: tokens that a block takes at least. Of one row short pieces fill the card; of many each would only wait.
     """
 
     def __init__(
@@ -98,11 +97,10 @@ class AttentionScratch:
         device: torch.device,
         *,
         rows: int = 1,
-        least: int = 0,
     ) -> None:
         if not 1 <= splits <= MAX_SPLITS:
             raise ValueError(f"splits is {splits}; it must be 1 to {MAX_SPLITS}")
-        self.splits, self.least = splits, least
+        self.splits = splits
         self.partial = torch.empty(rows, *_scratch_shape(heads, kv_heads, head_dim, splits), device=device)
         self.tickets = torch.zeros(rows, _blocks(heads, kv_heads), dtype=torch.int32, device=device)
 
@@ -142,6 +140,7 @@ class Attention:
         rules: AttentionRules,
         scratch: AttentionScratch,
         scatter: Tensor | None = None,
+        least: int = 0,
     ) -> Job:
         """New tokens attend to the cached ones and themselves; their keys and values are stored.
 
@@ -161,6 +160,8 @@ class Attention:
             turns: float32 `[positions, rotary_dim / 2, 2]`: cos and sin of each position, for the first `rotary_dim`
                 elements of a head, which may be none.
             scatter: int16 (holding uint16) `[heads * head_dim]`: where each element goes.
+            least: cached tokens that a block takes at least: of one row short pieces fill the card, of many each would
+                only wait.
 
         Raises:
             ValueError: a tensor of another device, dtype, shape or layout, or a head that the kernels do not know.
@@ -222,7 +223,7 @@ class Attention:
             splits=scratch.splits,
             interleaved=rules.interleaved,
             rows=rows,
-            least=scratch.least,
+            least=least,
             out_stride=out.shape[-1],
             table_stride=0 if page_table.ndim == 1 else page_table.stride(0),
         )

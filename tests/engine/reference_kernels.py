@@ -189,6 +189,7 @@ class ReferenceKernels:
         rules: AttentionRules,
         scratch: AttentionScratch,
         scatter: Tensor | None = None,
+        least: int = 0,
     ) -> ReferenceJob:
         def work() -> None:
             for row, place in enumerate(position.tolist()):

@@ -30,7 +30,7 @@ class Rows:
         positions: how many tokens are before each.
         heads: those of queries, and of keys and values.
         broken: tokens whose vectors are no numbers.
-        least: see `AttentionScratch`.
+        least: see `Attention.attention`.
     """
 
     kernels: Attention
@@ -63,9 +63,7 @@ class Rows:
         angles = torch.rand(max(map(len, self.tables)) * PAGE_TOKENS, self.head_dim // 2, generator=draw) * 6
         self.turns = torch.stack((angles.cos(), angles.sin()), dim=-1).to(self.device)
         most = max(len(self.positions), 8)
-        self.scratch = AttentionScratch(
-            heads, kv_heads, self.head_dim, self.splits, self.device, rows=most, least=self.least
-        )
+        self.scratch = AttentionScratch(heads, kv_heads, self.head_dim, self.splits, self.device, rows=most)
         self.before = [part.clone() for part in self.stored()]
 
     def stored(self) -> list[Tensor]:
@@ -89,6 +87,7 @@ class Rows:
             turns=self.turns,
             rules=self.rules,
             scratch=self.scratch,
+            least=self.least,
         )
         self.launch(job)
         assert not self.scratch.tickets.any()

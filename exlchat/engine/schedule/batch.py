@@ -3,10 +3,9 @@
 Each answer is, to the last bit, what it would be alone with its seed, whatever the others ask for: eight read the
 weights as often as one. Where the host has to know something before a draw (a grammar, chances that are asked for),
 every token of a pass is drawn before the next one is launched. Where it has not, each pass feeds what the one before
-has drawn: the host reads one pass behind. It launches the next one as soon as the first answer has read its token and
-goes on, so that the device works while the host turns tokens into text and asks whether the others end. An answer that
-ended in the meantime has one token computed in vain. When one comes, ends, or goes back from a banned string, the rows
-of a pass are put together anew.
+has drawn, and two are under way while the host reads a third: the device has the next one when it ends one, whatever
+the host does with the tokens. An answer that ended in the meantime has two tokens computed in vain. When one comes,
+ends, or goes back from a banned string, the rows of a pass are put together anew.
 
 More than eight are a wide pass, whose rows keep their places: who leaves leaves an empty one, who comes takes it, and
 the others neither wait nor begin anew. Of thirty-two rows one ends every few passes. There the device also draws for
@@ -54,6 +53,10 @@ def drawn_by_host(request: GenerationRequest) -> bool:
 def may_run_ahead(request: GenerationRequest) -> bool:
     """Whether the host needs to know nothing before a draw."""
     return request.constraint is None and not drawn_by_host(request)
+
+
+_AHEAD = 2
+"""Passes under way while the host reads one."""
 
 
 class BatchedHostDraws:
@@ -187,8 +190,10 @@ class BatchedRunAhead:
         self._launch()
 
     def launch_ahead(self, source: _Ahead) -> None:
-        """The next pass, if it is not under way, and if there is one whose rows need not be put together anew."""
-        if not source.busy and all(one.ready for one in self._rows) and (self._fits or self._placed_anew()):
+        """The next passes, as far as they are not under way, and as their rows need not be put together anew."""
+        while source.unread < _AHEAD and all(one.ready for one in self._rows):
+            if not (self._fits or self._placed_anew()):
+                return
             self._launch()
 
     def ring(self, place: int) -> TokenRing:
@@ -243,10 +248,10 @@ class BatchedRunAhead:
             return False
         for leaving in set(self._rows).difference(one for one in places if one is not None):
             leaving.drain()
-        self._place(places, coming, joins=any(one.busy for one in self._rows))
+        self._place(places, coming, joins=max((one.unread for one in self._rows), default=0))
         return True
 
-    def _place(self, places: list[_Ahead | None], coming: Sequence[_Ahead], *, joins: bool = False) -> None:
+    def _place(self, places: list[_Ahead | None], coming: Sequence[_Ahead], *, joins: int = 0) -> None:
         begun = {places.index(one): one.row(self._rules) for one in coming}
         rows = [None if one is None else one.sequence for one in places]
         last = self.step.put_rows(rows, begun)
@@ -283,7 +288,7 @@ class _Ahead:
         self._before = 0  # the number of the last report before its own
         self._read = 0  # reports of the passes that it is in
         self._kept: list[_Report] = []  # of passes before, that nobody has asked for yet
-        self._joins = False
+        self._joins = 0
 
     @property
     def path(self) -> DecodePath:
@@ -291,7 +296,7 @@ class _Ahead:
 
     @property
     def busy(self) -> bool:
-        return self._unread > 0
+        return self.unread > 0
 
     @property
     def ready(self) -> bool:
@@ -310,12 +315,12 @@ class _Ahead:
     @property
     def most(self) -> int:
         """How many tokens may still come of the passes."""
-        return self._state.most - self._unread
+        return self._state.most - self.unread
 
     @property
     def has_room(self) -> bool:
         try:
-            self.sequence.reserve(len(self._state.context) + self._unread)
+            self.sequence.reserve(len(self._state.context) + self.unread)
         except PoolFullError:
             return False
         return True
@@ -326,22 +331,25 @@ class _Ahead:
         return self.ready and self.most > 0 and self.has_room
 
     @property
-    def _unread(self) -> int:
+    def unread(self) -> int:
+        """Its tokens that passes have drawn, or will."""
         return len(self._kept) + (0 if self.slot is None else self._together.launched - self._since - self._read)
 
-    def sit(self, slot: int, before: int, *, joins: bool = False) -> None:
+    def sit(self, slot: int, before: int, *, joins: int = 0) -> None:
         """It is in the passes from the next one on, in which it reports one more than `before`.
 
         Args:
-            joins: the others have the pass before to read: until they have, it waits a turn, or it would be the one
-                that waits for the device in every step.
+            joins: the others have so many passes before to read: until they have, it waits as many turns, or it would
+                be the one that waits for the device in every step.
         """
         self.slot, self._since, self._before, self._read = slot, self._together.launched, before, 0
         self._joins = joins
 
     def stands_by(self) -> bool:
-        joins, self._joins = self._joins, False
-        return joins
+        if self._joins == 0:
+            return False
+        self._joins -= 1
+        return True
 
     def drain(self) -> None:
         while self.slot is not None and self._since + self._read < self._together.launched:
@@ -357,7 +365,7 @@ class _Ahead:
     def follow(self, token: int) -> int:
         if not self.busy:
             self._together.launch_next()
-            self._joins = False
+            self._joins = 0
         report = self._kept.pop(0) if self._kept else self._report()
         check_drawn(report.status)
         self._state.note(report.chances)

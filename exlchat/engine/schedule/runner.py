@@ -86,10 +86,12 @@ class Runner:
         Raises: as `last_logits`.
         """
         sequence.reserve(len(sequence) + len(ids))
-        inputs = torch.tensor(ids, device=self.transformer.device)
+        device = self.transformer.device
+        # From other memory a copy waits for all that is under way.
+        inputs = torch.tensor(ids, pin_memory=device.type == "cuda").to(device, non_blocking=True)
         try:
             # Which card is the current one is a matter of the thread, and each answer may have one of its own.
-            with current(self.transformer.device):
+            with current(device):
                 computed = compute(inputs, len(sequence))
         except torch.OutOfMemoryError as error:
             free = min(map(free_memory, self.transformer.split.devices)) / 2**30

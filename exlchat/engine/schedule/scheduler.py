@@ -281,7 +281,7 @@ class Scheduler:
         try:
             while told or not all(work.ended for work in works):
                 if not told:
-                    with self._lock:
+                    with self.between_steps():
                         # Whoever else reads an answer steps for all: what came while waiting is told first.
                         if not told:
                             self.step()

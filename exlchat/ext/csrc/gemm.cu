@@ -9,7 +9,7 @@
 namespace exl {
 
 constexpr int MAX_TILES = 8;  // of 8 rows, in a pass
-static_assert(EXL_GEMM_BLOCK_BYTES == 2 * MAX_TILES * MULTIPLY_THREADS * sizeof(float4), "");
+static_assert(EXL_GEMM_BLOCK_BYTES == WARP_TILES * MAX_TILES * MULTIPLY_THREADS * sizeof(float4), "");
 
 extern template int launch_gemm<2>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);
 extern template int launch_gemm<4>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);

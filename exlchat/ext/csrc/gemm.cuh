@@ -22,7 +22,7 @@ namespace exl {
 
 constexpr int MULTIPLIERS = EXL_GEMM_WARPS, BRINGERS = 4;  // warps
 constexpr int MULTIPLY_THREADS = MULTIPLIERS * LANES, BRING_THREADS = BRINGERS * LANES;
-constexpr int GROUP_TILES = 2 * MULTIPLIERS;
+constexpr int GROUP_TILES = 16, WARP_TILES = GROUP_TILES / MULTIPLIERS;
 constexpr int MOST_STAGES = 6;
 constexpr int X_BYTES = EXL_PIECE_ROWS * 2;  // of a row of x in a piece
 
@@ -222,20 +222,19 @@ template <int TILES> struct Bringer {
 };
 
 // Two column tiles of a warp by rows of x: of each tile of 8 rows columns r and r + 8, x rows 2 q and 2 q + 1.
-template <int TILES> using GemmSums = float[2][TILES][4];
+template <int TILES> using GemmSums = float[WARP_TILES][TILES][4];
 
 #if EXL_WGMMA
 // 32 rows of a piece, number BLOCK, of x as it lies in the slot; the products go on when this returns.
 template <int BITS, bool PLAIN, int TILES, int BLOCK>
-__device__ __forceinline__ void multiply_32(GemmSums<TILES> &sums, const uint32_t (&w)[2][BITS], uint64_t x,
-                                            const char *scales, int scale_bytes, int shift) {
+__device__ __forceinline__ void multiply_32(GemmSums<TILES> &sums, const uint32_t (&w)[WARP_TILES][BITS], uint64_t x,
+                                            const Step<BITS, PLAIN> (&steps)[WARP_TILES]) {
     constexpr int J = BLOCK % 2 * 2;
-    uint32_t a[2][2][4];
+    uint32_t a[WARP_TILES][2][4];
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const Step<BITS, PLAIN> step(scales + i * scale_bytes, threadIdx.x % LANES / 4, BLOCK >> shift, 4 >> shift);
-        step.template weights<J>(a[i][0], w[i]);
-        step.template weights<J + 1>(a[i][1], w[i]);
+    for (int i = 0; i < WARP_TILES; i++) {
+        steps[i].template weights<J>(a[i][0], w[i]);
+        steps[i].template weights<J + 1>(a[i][1], w[i]);
         hold(a[i][0]), hold(a[i][1]);
     }
     before_products();
@@ -244,7 +243,7 @@ __device__ __forceinline__ void multiply_32(GemmSums<TILES> &sums, const uint32_
         constexpr int HALF = TILES * 8 * X_BYTES / 2;
         const uint64_t b = x + (BLOCK / 2 * HALF + (J + j) * 32) / 16;
 #pragma unroll
-        for (int i = 0; i < 2; i++) wgmma(sums[i], a[i][j], b);
+        for (int i = 0; i < WARP_TILES; i++) wgmma(sums[i], a[i][j], b);
     }
     end_of_products();
     // What the products before the last read may be made anew.
@@ -253,23 +252,22 @@ __device__ __forceinline__ void multiply_32(GemmSums<TILES> &sums, const uint32_
 #else
 // 32 rows of a piece, number BLOCK. x points to what the lane has of them.
 template <int BITS, bool PLAIN, int TILES, int BLOCK>
-__device__ __forceinline__ void multiply_32(GemmSums<TILES> &sums, const uint32_t (&w)[2][BITS], const char *x,
-                                            const char *scales, int scale_bytes, int shift) {
+__device__ __forceinline__ void multiply_32(GemmSums<TILES> &sums, const uint32_t (&w)[WARP_TILES][BITS], const char *x,
+                                            const Step<BITS, PLAIN> (&steps)[WARP_TILES]) {
     constexpr int J = BLOCK % 2 * 2;
-    uint32_t a[2][2][4];
+    uint32_t a[WARP_TILES][2][4];
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const Step<BITS, PLAIN> step(scales + i * scale_bytes, threadIdx.x % LANES / 4, BLOCK >> shift, 4 >> shift);
-        step.template weights<J>(a[i][0], w[i]);
-        step.template weights<J + 1>(a[i][1], w[i]);
+    for (int i = 0; i < WARP_TILES; i++) {
+        steps[i].template weights<J>(a[i][0], w[i]);
+        steps[i].template weights<J + 1>(a[i][1], w[i]);
     }
 #pragma unroll
     for (int n = 0; n < TILES; n++) {
         const uint4 b = *reinterpret_cast<const uint4 *>(x + BLOCK / 2 * 128 + n * 8 * X_BYTES);
 #pragma unroll
-        for (int i = 0; i < 2; i++) mma(sums[i][n], a[i][0][0], a[i][0][1], a[i][0][2], a[i][0][3], b.x, b.y);
+        for (int i = 0; i < WARP_TILES; i++) mma(sums[i][n], a[i][0][0], a[i][0][1], a[i][0][2], a[i][0][3], b.x, b.y);
 #pragma unroll
-        for (int i = 0; i < 2; i++) mma(sums[i][n], a[i][1][0], a[i][1][1], a[i][1][2], a[i][1][3], b.z, b.w);
+        for (int i = 0; i < WARP_TILES; i++) mma(sums[i][n], a[i][1][0], a[i][1][1], a[i][1][2], a[i][1][3], b.z, b.w);
     }
 }
 #endif
@@ -278,7 +276,7 @@ __device__ __forceinline__ void multiply_32(GemmSums<TILES> &sums, const uint32_
 template <int BITS, bool PLAIN, int TILES>
 __device__ __forceinline__ void multiply_run(GemmSums<TILES> &sums, Slots &slots, const GemmShape &shape, int shift,
                                              int count) {
-    const int lane = threadIdx.x % LANES, first = threadIdx.x / LANES * 2;
+    const int lane = threadIdx.x % LANES, first = threadIdx.x / LANES * WARP_TILES;
     const int codes_at = TILES * 8 * X_BYTES + first * shape.code_bytes;
     const int scales_at = TILES * 8 * X_BYTES + GROUP_TILES * shape.code_bytes + first * shape.scale_bytes;
 #pragma unroll 1
@@ -287,9 +285,9 @@ __device__ __forceinline__ void multiply_run(GemmSums<TILES> &sums, Slots &slots
         __syncthreads();
         const char *slot = slots.next(), *scales = slot + scales_at;
         const uint32_t *codes = reinterpret_cast<const uint32_t *>(slot + codes_at);
-        uint32_t w[2][2][BITS];
+        uint32_t w[2][WARP_TILES][BITS];
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < WARP_TILES; i++) {
             load_tile<BITS>(w[0][i], codes + i * (shape.code_bytes / 4), lane);
             load_tile<BITS>(w[1][i], codes + i * (shape.code_bytes / 4) + BITS * LANES, lane);
         }
@@ -298,10 +296,20 @@ __device__ __forceinline__ void multiply_run(GemmSums<TILES> &sums, Slots &slots
 #else
         const char *even_x = slot + x_place<TILES>(lane / 4, lane % 4), *odd_x = slot + x_place<TILES>(lane / 4, lane % 4 + 4);
 #endif
-        multiply_32<BITS, PLAIN, TILES, 0>(sums, w[0], even_x, scales, shape.scale_bytes, shift);
-        multiply_32<BITS, PLAIN, TILES, 1>(sums, w[0], odd_x, scales, shape.scale_bytes, shift);
-        multiply_32<BITS, PLAIN, TILES, 2>(sums, w[1], even_x, scales, shape.scale_bytes, shift);
-        multiply_32<BITS, PLAIN, TILES, 3>(sums, w[1], odd_x, scales, shape.scale_bytes, shift);
+        Step<BITS, PLAIN> steps[WARP_TILES];
+        const auto scaled_by = [&](int n) {
+#pragma unroll
+            for (int i = 0; i < WARP_TILES; i++)
+                steps[i] = {scales + i * shape.scale_bytes, lane / 4, n >> shift, 4 >> shift};
+        };
+        scaled_by(0);
+        multiply_32<BITS, PLAIN, TILES, 0>(sums, w[0], even_x, steps);
+        if (shift == 0) scaled_by(1);
+        multiply_32<BITS, PLAIN, TILES, 1>(sums, w[0], odd_x, steps);
+        if (shift < 2) scaled_by(2);
+        multiply_32<BITS, PLAIN, TILES, 2>(sums, w[1], even_x, steps);
+        if (shift == 0) scaled_by(3);
+        multiply_32<BITS, PLAIN, TILES, 3>(sums, w[1], odd_x, steps);
 #if EXL_WGMMA
         if (!shape.going_on()) wait_for_products<0>();
 #endif
@@ -330,17 +338,18 @@ __device__ __forceinline__ void multiply_part(GemmSums<TILES> &sums, const ExlMa
     }
 #if EXL_WGMMA
     wait_for_products<0>();
-    hold(sums[0]), hold(sums[1]);
+#pragma unroll
+    for (int i = 0; i < WARP_TILES; i++) hold(sums[i]);
 #endif
 }
 
 // A warp's sums for the block that has the first piece of the group.
 template <int TILES> __device__ __forceinline__ void leave(const ExlGemm &job, const GemmSums<TILES> &sums) {
 #pragma unroll
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < WARP_TILES; i++)
 #pragma unroll
         for (int n = 0; n < TILES; n++)
-            *partial(job, blockIdx.x, 2 * TILES, i * TILES + n) =
+            *partial(job, blockIdx.x, WARP_TILES * TILES, i * TILES + n) =
                 float4{sums[i][n][0], sums[i][n][1], sums[i][n][2], sums[i][n][3]};
     __syncwarp();
     if (threadIdx.x % LANES == 0) release(arrived(job, blockIdx.x), 1);
@@ -348,7 +357,7 @@ template <int TILES> __device__ __forceinline__ void leave(const ExlGemm &job, c
 
 // Adds what the same warp of the blocks behind this one, up to the last, has left.
 template <int TILES> __device__ __forceinline__ void add_left(const ExlGemm &job, GemmSums<TILES> &sums, int last) {
-    constexpr int AT_ONCE = TILES < 4 ? 4 / TILES : 1;  // more take registers that spill
+    constexpr int AT_ONCE = WARP_TILES * TILES < 8 ? 8 / (WARP_TILES * TILES) : 1;  // more take registers that spill
     for (int first = blockIdx.x + 1; first <= last; first += LANES) {
         const int mine = first + threadIdx.x % LANES, end = min(last + 1, first + LANES);
         if (mine < end)
@@ -356,16 +365,16 @@ template <int TILES> __device__ __forceinline__ void add_left(const ExlGemm &job
         __syncwarp();
 #pragma unroll 1
         for (int block = first; block < end; block += AT_ONCE) {
-            float4 left[AT_ONCE][2 * TILES];
+            float4 left[AT_ONCE][WARP_TILES * TILES];
 #pragma unroll
             for (int b = 0; b < AT_ONCE; b++)
 #pragma unroll
-                for (int n = 0; n < 2 * TILES; n++)
-                    if (block + b < end) left[b][n] = __ldcg(partial(job, block + b, 2 * TILES, n));
+                for (int n = 0; n < WARP_TILES * TILES; n++)
+                    if (block + b < end) left[b][n] = __ldcg(partial(job, block + b, WARP_TILES * TILES, n));
 #pragma unroll
             for (int b = 0; b < AT_ONCE; b++)
 #pragma unroll
-                for (int n = 0; n < 2 * TILES; n++) {
+                for (int n = 0; n < WARP_TILES * TILES; n++) {
                     if (block + b >= end) break;
                     float(&sum)[4] = sums[n / TILES][n % TILES];
                     sum[0] += left[b][n].x, sum[1] += left[b][n].y, sum[2] += left[b][n].z, sum[3] += left[b][n].w;
@@ -408,9 +417,9 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS + BRING_THREADS, 1)
             continue;
         }
         add_left<TILES>(job, sums, last_block);
-        const int tile = part.group * GROUP_TILES + threadIdx.x / LANES * 2;
+        const int tile = part.group * GROUP_TILES + threadIdx.x / LANES * WARP_TILES;
 #pragma unroll
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < WARP_TILES; i++)
 #pragma unroll
             for (int n = 0; n < TILES; n++)
                 store_tile(job, part.matrix, tile + i, (part.pass * TILES + n) * 8,

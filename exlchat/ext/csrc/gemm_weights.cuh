@@ -16,6 +16,7 @@ template <int BITS, bool PLAIN> struct Step {
     half2 scale;
     uint32_t low, high;
 
+    __device__ __forceinline__ Step() {}
     // p: the scales of a column tile in a piece, in which there are `count`; n: which.
     __device__ __forceinline__ Step(const char *p, int r, int n, int count) {
         uint32_t zero_low = C::ZERO, zero_high = C::ZERO;

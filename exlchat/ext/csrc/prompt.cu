@@ -4,6 +4,8 @@
 #include "exlchat.h"
 #include "launch.cuh"
 
+#include <algorithm>
+
 namespace exl {
 
 constexpr int PROMPT_THREADS = 256;
@@ -13,15 +15,21 @@ union Halves8 {
     half2 pairs[4];
 };
 
-// One row a block: the residual stream takes what the last product adds, and the next one gets it normed.
-__global__ void __launch_bounds__(PROMPT_THREADS)
+constexpr int MOST_NORM_THREADS = 1024, HELD = 2;
+
+// One row a block: the residual stream takes what the last product adds, and the next one gets it normed. Few rows leave
+// most of a card idle, and then a row is as slow as its loads behind each other: hence many threads, which hold what they
+// read.
+__global__ void __launch_bounds__(MOST_NORM_THREADS)
     add_norm(float *hidden, const half *added, const half *weight, half *y, int width, float eps) {
-    __shared__ float sums[PROMPT_THREADS / LANES];
+    __shared__ float sums[MOST_NORM_THREADS / LANES];
     const size_t row = (size_t)blockIdx.x * width;
+    const int stride = blockDim.x * 4;
     float squares = 0.f;
+    float4 held[HELD];
     wait_for_previous();
     let_next_start();
-    for (int at = threadIdx.x * 4; at < width; at += PROMPT_THREADS * 4) {
+    const auto take = [&](int at) {
         float4 v = produced(reinterpret_cast<const float4 *>(hidden + row + at));
         if (added) {
             const uint2 words = produced(reinterpret_cast<const uint2 *>(added + row + at));
@@ -31,23 +39,30 @@ __global__ void __launch_bounds__(PROMPT_THREADS)
             *reinterpret_cast<float4 *>(hidden + row + at) = v;
         }
         squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-    }
+        return v;
+    };
+#pragma unroll
+    for (int i = 0; i < HELD; i++)
+        if (const int at = threadIdx.x * 4 + i * stride; at < width) held[i] = take(at);
+    for (int at = threadIdx.x * 4 + HELD * stride; at < width; at += stride) take(at);
     squares = warp_sum(squares);
     if (threadIdx.x % LANES == 0) sums[threadIdx.x / LANES] = squares;
     __syncthreads();
-    float total = 0.f;
-#pragma unroll
-    for (int i = 0; i < PROMPT_THREADS / LANES; i++) total += sums[i];
-    const float scale = rsqrtf(total / width + eps);
-    for (int at = threadIdx.x * 4; at < width; at += PROMPT_THREADS * 4) {
-        const float4 v = produced(reinterpret_cast<const float4 *>(hidden + row + at));
+    const int lane = threadIdx.x % LANES;
+    const float scale = rsqrtf(warp_sum(lane < blockDim.x / LANES ? sums[lane] : 0.f) / width + eps);
+    const auto give = [&](int at, float4 v) {
         const uint2 words = *reinterpret_cast<const uint2 *>(weight + at);
         const float2 low = __half22float2(reinterpret_cast<const half2 &>(words.x));
         const float2 high = __half22float2(reinterpret_cast<const half2 &>(words.y));
         half2 out[2] = {__floats2half2_rn(v.x * scale * low.x, v.y * scale * low.y),
                         __floats2half2_rn(v.z * scale * high.x, v.w * scale * high.y)};
         *reinterpret_cast<uint2 *>(y + row + at) = reinterpret_cast<const uint2 &>(out);
-    }
+    };
+#pragma unroll
+    for (int i = 0; i < HELD; i++)
+        if (const int at = threadIdx.x * 4 + i * stride; at < width) give(at, held[i]);
+    for (int at = threadIdx.x * 4 + HELD * stride; at < width; at += stride)
+        give(at, produced(reinterpret_cast<const float4 *>(hidden + row + at)));
 }
 
 // x [rows][2 * inner] -> y [rows][inner], eight columns a thread.
@@ -101,7 +116,8 @@ inline int64_t blocks_of(int64_t threads) { return (threads + PROMPT_THREADS - 1
 extern "C" int exl_add_norm(void *hidden, const void *added, const void *weight, void *y, int rows, int width,
                             float eps, void *stream) {
     if (!hidden || !weight || !y || rows < 1 || width < 4 || width % 4) return EXL_BAD_ARGUMENT;
-    return exl::launch(exl::add_norm, rows, exl::PROMPT_THREADS, 0, 1, static_cast<cudaStream_t>(stream),
+    const int threads = std::min((width / 4 + exl::LANES - 1) / exl::LANES * exl::LANES, exl::MOST_NORM_THREADS);
+    return exl::launch(exl::add_norm, rows, threads, 0, 1, static_cast<cudaStream_t>(stream),
                        static_cast<float *>(hidden), static_cast<const half *>(added),
                        static_cast<const half *>(weight), static_cast<half *>(y), width, eps);
 }

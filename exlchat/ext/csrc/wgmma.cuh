@@ -37,11 +37,12 @@ __device__ __forceinline__ void hold(uint32_t (&a)[4]) {
 }
 
 // How b lies in shared memory: rows of 128 bytes, that is of 64 halves of one column, their 16 bytes number c at
-// c ^ (row % 8), eight rows behind each other; the first at a multiple of 1,024 bytes.
+// c ^ (row % 8), eight rows behind each other; the first at a multiple of 1,024 bytes. All lanes ask for the same: where the
+// compiler does not know that, it moves every descriptor from vector registers, four instructions a product.
 __device__ __forceinline__ uint64_t described(const char *b) {
     constexpr uint64_t SWIZZLE_128 = 1, EIGHT_ROWS = 1024;
-    const uint64_t address = (uint32_t)__cvta_generic_to_shared(b);
-    return SWIZZLE_128 << 62 | EIGHT_ROWS / 16 << 32 | 1ull << 16 | (address & 0x3ffff) >> 4;
+    const uint32_t address = __cvta_generic_to_shared(b);
+    return SWIZZLE_128 << 62 | EIGHT_ROWS / 16 << 32 | __shfl_sync(~0u, 1u << 16 | (address & 0x3ffff) >> 4, 0);
 }
 
 #define EXL_SUMS(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
