@@ -42,7 +42,8 @@ constexpr int ORDER_THREADS = 512, ORDER_BYTES = 48 * 1024;
 // Eight stored rows a thread, out of one row of x, which comes to shared memory first where it fits: a layer of an 8B
 // with 64 rows takes 12 us less than with two bytes from anywhere in L1.
 __global__ void __launch_bounds__(ORDER_THREADS)
-    to_stored(const half *x, const uint16_t *gather, half *stored_x, int features, int stored, bool fits) {
+    to_stored(const half *x, const uint16_t *gather, half *stored_x, int features, int stored, bool fits,
+              bool by_groups) {
     EXL_SHARED_MEMORY(row_memory);
     half *copy = reinterpret_cast<half *>(row_memory);
     let_next_start();
@@ -66,23 +67,23 @@ __global__ void __launch_bounds__(ORDER_THREADS)
         out.values[i] = feature >= features ? __float2half_rn(0.f) : fits ? copy[feature] : produced(row + feature);
     }
     stored_x += (size_t)blockIdx.y * stored;
-#if EXL_WGMMA
-    // `mma` takes what a lane reads at once as rows 2 q, 2 q + 1, 2 q + 8 and 2 q + 9 of two operands; `wgmma` reads rows
-    // where they stand.
-    uint32_t *pairs = reinterpret_cast<uint32_t *>(stored_x + at / 32 * 32) + at / 8 % 4;
-    pairs[0] = out.words.x, pairs[4] = out.words.y, pairs[8] = out.words.z, pairs[12] = out.words.w;
-#else
-    *reinterpret_cast<uint4 *>(stored_x + at) = out.words;
-#endif
+    if (EXL_WGMMA && by_groups) {
+        // `mma` takes what a lane reads at once as rows 2 q, 2 q + 1, 2 q + 8 and 2 q + 9 of two operands; `wgmma` reads
+        // rows where they stand.
+        uint32_t *pairs = reinterpret_cast<uint32_t *>(stored_x + at / 32 * 32) + at / 8 % 4;
+        pairs[0] = out.words.x, pairs[4] = out.words.y, pairs[8] = out.words.z, pairs[12] = out.words.w;
+    } else {
+        *reinterpret_cast<uint4 *>(stored_x + at) = out.words;
+    }
 }
 
-static int gather_x(const ExlGemm &job, cudaStream_t stream) {
+static int gather_x(const ExlGemm &job, int tiles, cudaStream_t stream) {
     const ExlMatrix &m = job.matrix[0];
     const dim3 grid((m.stored + ORDER_THREADS * 8 - 1) / (ORDER_THREADS * 8), job.rows);
     const bool fits = m.features * 2 <= ORDER_BYTES && m.features % 8 == 0 && aligned(job.x_features);
     return launch(to_stored, grid, ORDER_THREADS, fits ? m.features * 2 : 0, 1, stream,
                   static_cast<const half *>(job.x_features), m.gather, static_cast<half *>(job.x), m.features, m.stored,
-                  fits);
+                  fits, tiles > MOST_PAIRED_TILES);
 }
 
 // How rows are cut into passes, work into units and shared memory into slots.
@@ -143,6 +144,6 @@ extern "C" int exl_gemm(const ExlGemm *job, void *stream) {
     if (job->room) room = std::min(room, (int)job->room);
     exl::GemmCut cut = {};
     if (!cut.fit(*job, room)) return EXL_BAD_ARGUMENT;
-    const int code = exl::gather_x(*job, s);
+    const int code = exl::gather_x(*job, cut.tiles, s);
     return code ? code : exl::multiply(*job, cut, s);
 }

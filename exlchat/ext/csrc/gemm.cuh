@@ -26,26 +26,28 @@ constexpr int GROUP_TILES = 16, WARP_TILES = GROUP_TILES / MULTIPLIERS;
 constexpr int MOST_STAGES = 6;
 constexpr int X_BYTES = EXL_PIECE_ROWS * 2;  // of a row of x in a piece
 
+// Products by groups of four warps where the card has them, but for few rows: a layer of an 8B with 16 takes 67 us by each
+// warp for itself and 77 so, one with 64 rows 135 and 108.
+constexpr int MOST_PAIRED_TILES = 4;
+template <int TILES> constexpr bool BY_GROUPS = EXL_WGMMA && TILES > MOST_PAIRED_TILES;
+
 // The slots of a block in shared memory, each of x [tiles * 8][128], codes [GROUP_TILES][code_bytes] and scales
 // [GROUP_TILES][scale_bytes] of a piece.
 struct GemmShape {
     int code_bytes, scale_bytes, slot, stages;
 
     // Pieces whose products may go on behind the barrier at which those of the next one begin.
-    __device__ __forceinline__ int going_on() const { return EXL_WGMMA && stages > 2 ? 1 : 0; }
+    template <int TILES> __device__ __forceinline__ int going_on() const { return BY_GROUPS<TILES> && stages > 2 ? 1 : 0; }
 };
 constexpr int SLOT_ALIGNMENT = 1024;  // as `wgmma` wants x
 
 // Where the 16 bytes number c of row r of x stand in a slot, for products of so many tiles. For `mma` those of odd rows at
 // c ^ 4, which keeps the eight lanes that read together on different banks; for `wgmma` as `described` says.
 template <int TILES> __device__ __forceinline__ int x_place(int r, int c) {
-#if EXL_WGMMA
-    return c / 8 * (TILES * 8 * X_BYTES / 2) + r * (X_BYTES / 2) + ((c % 8) ^ (r % 8)) * 16;
-#else
-    return r * X_BYTES + (c ^ (r & 1) << 2) * 16;
-#endif
+    return BY_GROUPS<TILES> ? c / 8 * (TILES * 8 * X_BYTES / 2) + r * (X_BYTES / 2) + ((c % 8) ^ (r % 8)) * 16
+                            : r * X_BYTES + (c ^ (r & 1) << 2) * 16;
 }
-constexpr int X_EIGHT_ROWS = EXL_WGMMA ? 4 * X_BYTES : 8 * X_BYTES;  // from a row to the eighth behind it
+template <int TILES> constexpr int X_EIGHT_ROWS = BY_GROUPS<TILES> ? 4 * X_BYTES : 8 * X_BYTES;  // to the eighth row behind
 
 // How the units lie: matrix by matrix, group by group, pass by pass, piece by piece. Passes that read the same weights
 // are neighbours, so that L2 has them.
@@ -145,7 +147,7 @@ template <int TILES> struct Bringer {
         }
     }
     __device__ __forceinline__ void end() {
-        for (int i = 1; i < shape.stages - shape.going_on(); i++) {
+        for (int i = 1; i < shape.stages - shape.template going_on<TILES>(); i++) {
             hand_over();
             end_of_copies();
         }
@@ -200,23 +202,21 @@ template <int TILES> struct Bringer {
     __device__ __forceinline__ void bring_x(char *to, const half *from, int stored, int rows) const {
         to += x_place<TILES>(thread / 16, thread % 16);
 #pragma unroll
-        for (int i = 0; i < TILES; i++, from += 8 * stored) copy16_if(i * 8 < rows, to + i * X_EIGHT_ROWS, from);
+        for (int i = 0; i < TILES; i++, from += 8 * stored) copy16_if(i * 8 < rows, to + i * X_EIGHT_ROWS<TILES>, from);
         if (rows > 0) return;
-        for (int i = 0; i < TILES; i++) *reinterpret_cast<uint4 *>(to + i * X_EIGHT_ROWS) = uint4{0, 0, 0, 0};
+        for (int i = 0; i < TILES; i++) *reinterpret_cast<uint4 *>(to + i * X_EIGHT_ROWS<TILES>) = uint4{0, 0, 0, 0};
     }
     // Lets the oldest piece be multiplied, and waits for the end of those before it whose products do not go on: the slot
     // of the last of them is the next to be filled. Nothing as long as there are free ones.
     __device__ __forceinline__ void hand_over() {
-        const int ahead = shape.stages - shape.going_on();
+        const int ahead = shape.stages - shape.template going_on<TILES>();
         if (++asked < ahead) return;
         if (ahead == 6) wait_for_copies<4>();
         else if (ahead == 5) wait_for_copies<3>();
         else if (ahead == 4) wait_for_copies<2>();
         else if (ahead == 3) wait_for_copies<1>();
         else wait_for_copies<0>();
-#if EXL_WGMMA
-        show_to_products();
-#endif
+        if constexpr (BY_GROUPS<TILES>) show_to_products();
         __syncthreads();
     }
 };
@@ -224,7 +224,6 @@ template <int TILES> struct Bringer {
 // Two column tiles of a warp by rows of x: of each tile of 8 rows columns r and r + 8, x rows 2 q and 2 q + 1.
 template <int TILES> using GemmSums = float[WARP_TILES][TILES][4];
 
-#if EXL_WGMMA
 // 32 rows of a piece, number BLOCK, of x as it lies in the slot; the products go on when this returns.
 template <int BITS, bool PLAIN, int TILES, int BLOCK>
 __device__ __forceinline__ void multiply_32(GemmSums<TILES> &sums, const uint32_t (&w)[WARP_TILES][BITS], uint64_t x,
@@ -249,7 +248,6 @@ __device__ __forceinline__ void multiply_32(GemmSums<TILES> &sums, const uint32_
     // What the products before the last read may be made anew.
     wait_for_products<1>();
 }
-#else
 // 32 rows of a piece, number BLOCK. x points to what the lane has of them.
 template <int BITS, bool PLAIN, int TILES, int BLOCK>
 __device__ __forceinline__ void multiply_32(GemmSums<TILES> &sums, const uint32_t (&w)[WARP_TILES][BITS], const char *x,
@@ -270,7 +268,6 @@ __device__ __forceinline__ void multiply_32(GemmSums<TILES> &sums, const uint32_
         for (int i = 0; i < WARP_TILES; i++) mma(sums[i][n], a[i][1][0], a[i][1][1], a[i][1][2], a[i][1][3], b.z, b.w);
     }
 }
-#endif
 
 // `count` pieces of one kind.
 template <int BITS, bool PLAIN, int TILES>
@@ -291,28 +288,29 @@ __device__ __forceinline__ void multiply_run(GemmSums<TILES> &sums, Slots &slots
             load_tile<BITS>(w[0][i], codes + i * (shape.code_bytes / 4), lane);
             load_tile<BITS>(w[1][i], codes + i * (shape.code_bytes / 4) + BITS * LANES, lane);
         }
-#if EXL_WGMMA
-        const uint64_t even_x = described(slot), odd_x = even_x;
-#else
-        const char *even_x = slot + x_place<TILES>(lane / 4, lane % 4), *odd_x = slot + x_place<TILES>(lane / 4, lane % 4 + 4);
-#endif
         Step<BITS, PLAIN> steps[WARP_TILES];
         const auto scaled_by = [&](int n) {
 #pragma unroll
             for (int i = 0; i < WARP_TILES; i++)
                 steps[i] = {scales + i * shape.scale_bytes, lane / 4, n >> shift, 4 >> shift};
         };
-        scaled_by(0);
-        multiply_32<BITS, PLAIN, TILES, 0>(sums, w[0], even_x, steps);
-        if (shift == 0) scaled_by(1);
-        multiply_32<BITS, PLAIN, TILES, 1>(sums, w[0], odd_x, steps);
-        if (shift < 2) scaled_by(2);
-        multiply_32<BITS, PLAIN, TILES, 2>(sums, w[1], even_x, steps);
-        if (shift == 0) scaled_by(3);
-        multiply_32<BITS, PLAIN, TILES, 3>(sums, w[1], odd_x, steps);
-#if EXL_WGMMA
-        if (!shape.going_on()) wait_for_products<0>();
-#endif
+        const auto multiply = [&](auto even_x, auto odd_x) {
+            scaled_by(0);
+            multiply_32<BITS, PLAIN, TILES, 0>(sums, w[0], even_x, steps);
+            if (shift == 0) scaled_by(1);
+            multiply_32<BITS, PLAIN, TILES, 1>(sums, w[0], odd_x, steps);
+            if (shift < 2) scaled_by(2);
+            multiply_32<BITS, PLAIN, TILES, 2>(sums, w[1], even_x, steps);
+            if (shift == 0) scaled_by(3);
+            multiply_32<BITS, PLAIN, TILES, 3>(sums, w[1], odd_x, steps);
+        };
+        if constexpr (BY_GROUPS<TILES>) {
+            const uint64_t x = described(slot);
+            multiply(x, x);
+            if (!shape.template going_on<TILES>()) wait_for_products<0>();
+        } else {
+            multiply(slot + x_place<TILES>(lane / 4, lane % 4), slot + x_place<TILES>(lane / 4, lane % 4 + 4));
+        }
     }
 }
 
@@ -336,11 +334,11 @@ __device__ __forceinline__ void multiply_part(GemmSums<TILES> &sums, const ExlMa
 #undef EXL_RUN
         piece += count;
     }
-#if EXL_WGMMA
-    wait_for_products<0>();
+    if constexpr (BY_GROUPS<TILES>) {
+        wait_for_products<0>();
 #pragma unroll
-    for (int i = 0; i < WARP_TILES; i++) hold(sums[i]);
-#endif
+        for (int i = 0; i < WARP_TILES; i++) hold(sums[i]);
+    }
 }
 
 // A warp's sums for the block that has the first piece of the group.
