@@ -147,7 +147,7 @@ class GenerationState:
     def draw(self, logits: Tensor) -> int:
         """The next token of float `[vocab]`, by all that holds for it."""
         parts, request = self.parts, self.parts.request
-        guidance = None if parts.guidance is None else parts.guidance.logits(self.ids)
+        guidance = None if parts.guidance is None else parts.guidance.logits(self.ids).to(logits.device)
         allowed = parts.rules.allowed
         if allowed is not None:
             allowed = allowed.to(logits.device, non_blocking=True)

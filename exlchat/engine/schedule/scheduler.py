@@ -26,6 +26,7 @@ from exlchat.engine.sampling.device_rules import DeviceRules
 from exlchat.engine.schedule.admission import Admission
 from exlchat.engine.schedule.answer_sources import AnswerSources
 from exlchat.engine.schedule.batch import BatchedHostDraws, BatchedRunAhead
+from exlchat.engine.schedule.device_time import Stopwatch
 from exlchat.engine.schedule.generation import GenerationState
 from exlchat.engine.schedule.prompt_reader import PromptReader
 from exlchat.engine.schedule.request_checks import check_ids, check_request, check_score
@@ -90,6 +91,7 @@ class Scheduler:
         self._ahead = None if graphs is None else BatchedRunAhead(graphs, device_rules)
         self._reader = PromptReader(self.runner, prefill_chunk, archive)
         self._slices = Slices(prefill_chunk)
+        self._slice_time = Stopwatch(transformer.split.devices[-1])
         self._admission = Admission(cache, self._reader, lambda: self.runner.most_rows)
         self._maker = WorkMaker(
             self.runner,
@@ -362,12 +364,15 @@ class Scheduler:
 
     def _read_a_slice(self, reading: Sequence[Work], answering: Sequence[Work]) -> None:
         """Of the prompt of the most urgent."""
-        now = time.perf_counter()
-        front = min((work.rank for work in answering), default=None)
-        self._reader.slice = self._slices.read_alone(now) if front is None else self._slices.read_beside(front, now)
+        for tokens, seconds in self._slice_time.ended():
+            self._slices.took(tokens, seconds)
+        self._reader.slice = self._slices.size(min((work.rank for work in answering), default=None))
         first = min(reading, key=lambda one: (not one.cancelled, one.urgency()))
         if self._make_room(first):
-            self._take_turn(first)
+            before = first.computed
+            with self._slice_time.timed() as tokens:
+                self._take_turn(first)
+                tokens.append(first.computed - before)
 
     def _take_turns(self, answering: Sequence[Work]) -> None:
         """A token of each answer."""

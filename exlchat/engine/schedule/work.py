@@ -19,6 +19,7 @@ from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling import NotNumbersError
 from exlchat.engine.schedule.answer_clock import AnswerClock
 from exlchat.engine.schedule.batch import drawn_on_device, may_run_ahead
+from exlchat.engine.schedule.device_time import ForHost
 from exlchat.engine.schedule.generation import GenerationParts, GenerationState
 from exlchat.engine.schedule.guidance import Guidance
 from exlchat.engine.schedule.prompt_reader import PromptReader
@@ -277,23 +278,27 @@ class WorkMaker:
             raise ModelError(f"{error}; the weights are damaged or overflow in {transformer.dtype}") from error
 
     def _read(self, work: Work, one: _Wanted) -> Generator[None, None, Tensor | None]:
-        """Reads the prompt of an answer; float32 logits `[vocab]`, or `None` where no answer may begin."""
-        logits, done = None, -1
+        """Reads the prompt of an answer; float32 logits `[vocab]` on the host, or `None` where no answer may begin."""
+        logits: ForHost | None = None
+        done = -1
         for progress, chunk_logits in self.reader.read(work.sequence, one.request, lambda: work.cancelled):
             one.clock.looked_up(progress.cached)
             work.computed += 0 if done < 0 else max(progress.done - done, 0)
             done = progress.done
             work.tell(progress)
-            logits, work.begun = chunk_logits, True
+            logits, work.begun = None if chunk_logits is None else ForHost(chunk_logits), True
             # What begins to answer is counted as an answer before it is one.
             work.reading = progress.done < progress.total
+            yield
+        # Others go on meanwhile: whoever waited for the device would wait for what was launched behind them, too.
+        while logits is not None and not logits.here:
             yield
         one.clock.prefilled()
         if self._no_answer(work, one.request) is not None:
             return None
         if logits is not None:
             self.reader.note(*one.clock.computed())
-        return logits
+        return None if logits is None else logits.values
 
     def _read_again(self, work: Work, state: GenerationState) -> Turns:
         """An answer that was paused has all that it had but its last token, which the next turn feeds."""
