@@ -7,8 +7,11 @@
 // arrive merges the ranges, in their order.
 //
 // Several tokens at once: the same pieces of work as for each alone, but the new tokens are stored by a kernel before this
-// one, because those of the same sequence see each other. What that may write is not asked for before it has ended.
+// one, because those of the same sequence see each other. What that may write is not asked for before it has ended. A
+// block that has several pieces of work asks for the first pieces of the next one before it merges its warps.
 #pragma once
+#include <new>
+
 #include "attention_math.cuh"
 #include "launch.cuh"
 
@@ -56,6 +59,9 @@ template <int KEY, int VALUE, int DIM, bool SEVERAL> struct Attention {
         float best[HEADS], sum[HEADS];
     };
     static_assert(RING >= (int)sizeof(Part), "a warp's part lies where its ring was");
+    // Behind a part, the slots that the next piece of work may fill while the warps are merged.
+    static constexpr int FIRST = SLOTS / 2 * 2, BEHIND = ((int)sizeof(Part) + SLOT - 1) / SLOT * SLOT;
+    static constexpr int EARLY = (RING - BEHIND) / SLOT < FIRST ? (RING - BEHIND) / SLOT : FIRST - 1;
 
     const ExlAttention &job;
     Common &common;
@@ -65,9 +71,12 @@ template <int KEY, int VALUE, int DIM, bool SEVERAL> struct Attention {
     const Range range;
     int kv, from, heads, first_head;  // heads of this block: from `from` on among those of key-value head kv
 
-    __device__ __forceinline__ Attention(const ExlAttention &job, const Work<SEVERAL> &work, uint8_t *shared)
+    // first_slot: where the ring begins.
+    __device__ __forceinline__ Attention(const ExlAttention &job, const Work<SEVERAL> &work, uint8_t *shared,
+                                         int first_slot = 0)
         : job(job), common(*reinterpret_cast<Common *>(shared)), rings(shared + sizeof(Common)),
-          column(work.column), token(work.token), split(work.split), range(range_of(job, token, split, warp, warps)) {
+          column(work.column), token(work.token), split(work.split), range(range_of(job, token, split, warp, warps)),
+          wanted(range.unit), to_fill(first_slot), first_slot(first_slot) {
         const int group = job.heads / job.kv_heads, tiles = (group + HEADS - 1) / HEADS;
         kv = column / tiles, from = column % tiles * HEADS;
         heads = min(group - from, HEADS), first_head = kv * group + from;
@@ -84,12 +93,9 @@ template <int KEY, int VALUE, int DIM, bool SEVERAL> struct Attention {
 
     // Before the previous kernel has ended: where results go, and the first pieces. The new tokens before this one are not
     // there yet.
-    int wanted, row, to_fill = 0, asked = 0;
+    int wanted, row, to_fill, first_slot, asked = 0;
     __device__ __forceinline__ void start() {
-        if (job.scatter)
-            for (int i = threadIdx.x; i < heads * DIM / 8; i += blockDim.x)
-                copy16(common.places + i * 8, static_cast<const uint16_t *>(job.scatter) + first_head * DIM + i * 8);
-        wanted = range.unit;
+        bring_places();
         if constexpr (SEVERAL) {
             ask_first(range.cached - token);
         } else {
@@ -97,11 +103,18 @@ template <int KEY, int VALUE, int DIM, bool SEVERAL> struct Attention {
             for (int i = 0; i < SLOTS / 2; i++) ask_keys(), ask_values();
         }
     }
-    // The first pieces of tokens before `end`, as far as they were not asked for.
-    __device__ __forceinline__ void ask_first(int end) {
+    __device__ __forceinline__ void bring_places() {
+        if (job.scatter)
+            for (int i = threadIdx.x; i < heads * DIM / 8; i += blockDim.x)
+                copy16(common.places + i * 8, static_cast<const uint16_t *>(job.scatter) + first_head * DIM + i * 8);
+    }
+    // The first pieces of tokens before `end`, so many as far as they were not asked for.
+    __device__ __forceinline__ void ask_first(int end, int most = FIRST) {
 #pragma unroll 1
-        for (; asked < SLOTS / 2 && (wanted >= range.end || min(wanted * UNIT + UNIT, range.cached) <= end); asked++)
-            ask_keys(), ask_values();
+        for (; asked < most && (wanted >= range.end || min(wanted * UNIT + UNIT, range.cached) <= end); asked++) {
+            if (asked % 2 == 0) ask_keys();
+            else ask_values();
+        }
     }
     static __device__ __forceinline__ int after(int slot) { return slot == SLOT * (SLOTS - 1) ? 0 : slot + SLOT; }
     __device__ __forceinline__ void ask_keys() {
@@ -153,7 +166,7 @@ template <int KEY, int VALUE, int DIM, bool SEVERAL> struct Attention {
             query[2 * i] = two.x, query[2 * i + 1] = two.y;
         }
         float mixed[DIM / 16][4] = {}, best[2] = {EMPTY, EMPTY}, sum[2] = {};
-        int slot = 0;
+        int slot = first_slot;
         const auto oldest = [&]() {  // the slot of the one before it is free then
             wait_for_copies<SLOTS - 2>();
             __syncwarp();
@@ -287,17 +300,9 @@ template <int KEY, int VALUE, int DIM, bool SEVERAL> struct Attention {
     }
 };
 
-// One piece of work, by all threads of a block.
-template <int KEY, int VALUE, int DIM, bool SEVERAL>
-__device__ __forceinline__ void attend(Attention<KEY, VALUE, DIM, SEVERAL> &block, bool &last) {
+// The warps of a block have walked: what they have come to.
+template <class Attention> __device__ __forceinline__ void merge(Attention &block, bool &last) {
     const ExlAttention &job = block.job;
-    block.start();
-    const Turns<DIM> turns(job, block.range.cached, block.lane);
-    wait_for_previous();
-    if constexpr (SEVERAL) block.ask_first(block.range.cached);
-    block.prepare(turns);
-    __syncthreads();
-    block.walk();
     __syncthreads();
     block.store_newest();
     for (int g = block.warp; g < block.heads; g += block.warps) block.merge_warps(g);
@@ -314,20 +319,33 @@ __global__ void __launch_bounds__(MOST_WARPS *LANES, DIM > 128 ? 1 : 2)
     EXL_SHARED_MEMORY(shared);
     __shared__ bool last;
     let_next_start();
-    if constexpr (SEVERAL) {
+    using A = Attention<KEY, VALUE, DIM, SEVERAL>;
+    int number = blockIdx.x;
+    Work<SEVERAL> work(job, number, columns_of(job));
+    if (SEVERAL && work.token >= job.rows) return wait_for_previous();  // it only keeps its place
+    A block(job, work, shared);
+    if (!SEVERAL && block.split >= block.range.active) return wait_for_previous();
+    block.start();
 #pragma unroll 1
-        for (int number = blockIdx.x;; number += gridDim.x) {
-            const Work<true> work(job, number, columns_of(job));
-            if (work.token >= job.rows) break;
-            Attention<KEY, VALUE, DIM, true> block(job, work, shared);
-            attend(block, last);
-            __syncthreads();
-        }
-    } else {
-        Attention<KEY, VALUE, DIM, false> block(job, Work<false>(job, blockIdx.x, columns_of(job)), shared);
-        if (block.split < block.range.active) return attend(block, last);
+    while (true) {
+        const Turns<DIM> turns(job, block.range.cached, block.lane);
+        wait_for_previous();
+        if constexpr (SEVERAL) block.ask_first(block.range.cached);
+        block.prepare(turns);
+        __syncthreads();
+        block.walk();
+        if constexpr (!SEVERAL) return merge(block, last);
+        number += gridDim.x;
+        const Work<SEVERAL> after(job, number, columns_of(job));
+        const bool more = after.token < job.rows;
+        A next(job, more ? after : work, shared, A::BEHIND % A::RING);
+        if (more) next.ask_first(next.range.cached, A::EARLY);
+        merge(block, last);
+        if (!more) return;
+        __syncthreads();
+        new (&block) A(next);
+        block.bring_places();
     }
-    wait_for_previous();  // it only keeps its place, or is done
 }
 
 constexpr int STORE_WARPS = 4;
