@@ -63,6 +63,7 @@ def main() -> None:
             flush=True,
         )
     print(f"\n{len(made):,} answers of low rank were made meanwhile.")
+    engine.unload()
 
 
 class _Chat:

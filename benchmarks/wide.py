@@ -1,10 +1,10 @@
 """Where the time of a pass of many rows goes: milliseconds a pass, tokens a second, and its kernels.
 
-    python -m benchmarks.wide [--shape llama-8b] [--mix 4.1bpw] [--rows 16,32,64] [--prompt 1024] [--passes 30]
+    python -m benchmarks.wide [--shape llama-8b] [--mix 4.1bpw] [--rows 16,32,64,128] [--prompt 1024] [--passes 30]
 
 So many answers to prompts of their own, every second one drawn with the four usual samplers. They are counted once all
-of them answer; the kernels are those of five passes more. Kernels overlap: a time is that from the end of the one before to
-its own end, so that they add up to the pass.
+of them answer; the kernels are those of five passes more. Kernels overlap: a time is that from the end of the one
+before to its own end, so that they add up to the pass.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from exlchat.engine.bench.figures import ALL_SAMPLERS
 from exlchat.engine.bench.mixes import parse_mix
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.bench.shapes import named_shape
-from exlchat.engine.decode import graphs
-from exlchat.engine.decode.wide import MOST_ROWS
 from exlchat.llm.events import TextDelta
 from exlchat.llm.port import Handle
 from exlchat.llm.request import Rank
@@ -40,11 +38,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="llama-8b")
     parser.add_argument("--mix", default="4.1bpw")
-    parser.add_argument("--rows", type=lambda text: [int(part) for part in text.split(",")], default=[16, 32, 64])
+    parser.add_argument("--rows", type=lambda text: [int(part) for part in text.split(",")], default=[16, 32, 64, 128])
     parser.add_argument("--prompt", type=int, default=1024)
     parser.add_argument("--passes", type=int, default=30)
     typed = parser.parse_args()
-    graphs._MOST_ROWS = MOST_ROWS
     checkpoint = RandomCheckpoint(named_shape(typed.shape), parse_mix(typed.mix), device="cuda")
     row = typed.prompt + 512
     engine = load(checkpoint, device="cuda", max_seq_len=row, cache_tokens=(max(typed.rows) + 1) * row)

@@ -10,4 +10,6 @@ if compgen -G ".whl/*.whl" >/dev/null; then
 fi
 python3 -c 'import sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__,
       torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU")'
-python3 -m pytest tests/gpu -p no:cacheprovider "$@"
+# What looks at all of the card's memory, or at its speed, has it to itself.
+python3 -m pytest tests/gpu -p no:cacheprovider -m "not whole_card" "$@"
+python3 -m pytest tests/gpu -p no:cacheprovider -m whole_card "$@" -n 0

@@ -265,7 +265,6 @@ def test_more_tokens_than_rows_and_logits_that_are_no_numbers(transformer: Trans
 @pytest.fixture
 def wide(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is captured is computed again."""
-    monkeypatch.setattr(graphs, "_MOST_ROWS", MOST_ROWS)
     monkeypatch.setattr(WidePasses, "_capture", lambda self, size: SimpleNamespace(replay=lambda: self._compute(size)))
 
 

@@ -49,7 +49,7 @@ class Device:
 def test_a_chat_gets_its_tokens_in_time_beside_a_long_prompt(token: float, step: float) -> None:
     device = Device(token, step)
     device.answer(20)
-    settled = device.gaps(Rank.CHAT, 40)[20:]
+    settled = device.gaps(Rank.CHAT, 80)[20:]
     assert max(settled) <= 1.2 * 0.011 + step
     # And the prompt is not starved: slices take a good part of what they may, or are whole chunks.
     assert max(settled) >= min(0.011 / 2.4, 4096 * token)
@@ -75,6 +75,17 @@ def test_those_who_serve_programs_wait_longer_and_bulk_runs_take_whole_chunks() 
         device.answer(20)
     assert max(chat.gaps(Rank.CHAT, 30)[6:]) < max(api.gaps(Rank.API, 30)[6:])
     assert bulk.gaps(Rank.BULK, 3)[-1] == pytest.approx(4096 * 2e-5 + 1e-3)
+
+
+def test_where_a_card_loads_and_captures_what_it_runs_a_size_is_not_judged_by_that() -> None:
+    slices = Slices(4096, judged=5)
+    slices.passed(0.0)
+    for seconds in (0.09, 0.06, 0.01, 0.01, 0.01, 0.09, 0.01):
+        assert slices.size(Rank.CHAT) == 256
+        slices.took(256, seconds)
+    for _ in range(5):
+        slices.took(256, 0.02)
+    assert slices.size(Rank.CHAT) == 128
 
 
 def test_a_small_chunk_is_never_exceeded() -> None:

@@ -56,6 +56,7 @@ def test_a_report_from_the_card(extension: bool) -> None:
     assert quantized == extension
 
 
+@pytest.mark.whole_card
 def test_the_copy_bandwidth_of_the_card() -> None:
     rates = copy_rates(CUDA)
     # Between an old card's and ten times that of the fastest there is.

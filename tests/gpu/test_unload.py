@@ -11,7 +11,7 @@ from exlchat.engine import GenerationRequest, load
 from exlchat.engine.model_card import describe, look_around
 from exlchat.paths import bundled_model
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.whole_card]
 
 
 @pytest.mark.parametrize("extension", [True, False])

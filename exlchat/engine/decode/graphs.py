@@ -24,7 +24,7 @@ from exlchat.engine.decode.fit import why_not_wide
 from exlchat.engine.decode.kernels import AfterTheLast, TorchJob
 from exlchat.engine.decode.plan import DecodePlan, Tables
 from exlchat.engine.decode.prompts import PromptGraphs
-from exlchat.engine.decode.wide import WidePasses, wide_bytes
+from exlchat.engine.decode.wide import MOST_ROWS, WidePasses, wide_bytes
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.quantized_linear import Launch
@@ -41,9 +41,6 @@ from exlchat.ext.sampling import TokenRing, c_draw
 from exlchat.llm.info import ModelError
 
 _NO_TOKEN = -1
-# Wide passes take up to `wide.MOST_ROWS`, but on a card a row's report did not come where answers come and go beside it
-# (`benchmarks.beside`), and why is not known.
-_MOST_ROWS = MAX_ROWS
 
 
 class _Key(NamedTuple):
@@ -119,12 +116,12 @@ class DecodeGraphs:
     @property
     def most_rows(self) -> int:
         """Sequences of a pass: where memory is short no more than it surely holds, each drawn in whatever way."""
-        if self._why_not_wide is not None or _MOST_ROWS == MAX_ROWS:
+        if self._why_not_wide is not None:
             return MAX_ROWS
         device, vocab = self._plan.device, self._transformer.spec.vocab_size
         free = usable_memory(device) - (wide_bytes(self._transformer.spec) if self._wide is None else 0)
         rows = (0 if self._many is None else self._many.chains) + free // chain_bytes(vocab, self._cache.max_seq_len)
-        return min(max(rows, MAX_ROWS), _MOST_ROWS)
+        return min(max(rows, MAX_ROWS), MOST_ROWS)
 
     # One sequence that feeds itself.
 

@@ -50,6 +50,7 @@ class StepKernels(Protocol):
         rules: AttentionRules,
         scratch: AttentionScratch,
         scatter: Tensor | None = None,
+        least: int = 0,
     ) -> Launch: ...
 
     def norm_heads(self, qkv: Tensor, norms: HeadNorms, *, kv_heads: int) -> Launch: ...

@@ -1,4 +1,4 @@
-"""What is under way on a device, seen without waiting for it: how long a piece of work took, and numbers for the host."""
+"""What is under way on a device, without waiting for it: how long a piece of work took, and numbers for the host."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Stopwatch:
             if sum(amounts):
                 self._known.append((sum(amounts), time.perf_counter() - began))
             return
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = _event(timing=True), _event(timing=True)
         stream = torch.cuda.current_stream(self._device)
         begin.record(stream)
         yield amounts
@@ -43,7 +43,7 @@ class Stopwatch:
 
     def ended(self) -> list[tuple[int, float]]:
         """Amount and seconds of what has ended since the last call."""
-        while self._running and self._running[0][1].query():
+        while self._running and _over(self._running[0][1]):
             begin, end, amount = self._running.popleft()
             self._known.append((amount, begin.elapsed_time(end) / 1e3))
         known, self._known = self._known, []
@@ -61,13 +61,21 @@ class ForHost:
             self.values = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
             with current(numbers.device):
                 self.values.copy_(numbers, non_blocking=True)
-                self._copied = torch.cuda.Event()
+                self._copied = _event()
                 self._copied.record()
 
     @property
     def here(self) -> bool:
         """Whoever asks again and again leaves the processor to others."""
-        if self._copied is None or self._copied.query():
+        if self._copied is None or _over(self._copied):
             return True
         time.sleep(_NAP)
         return False
+
+
+def _event(*, timing: bool = False) -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=timing)  # type: ignore[no-untyped-call]
+
+
+def _over(event: torch.cuda.Event) -> bool:
+    return bool(event.query())  # type: ignore[no-untyped-call]

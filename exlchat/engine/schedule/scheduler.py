@@ -90,7 +90,7 @@ class Scheduler:
         self._together = None if graphs is None else BatchedHostDraws(graphs, device_rules)
         self._ahead = None if graphs is None else BatchedRunAhead(graphs, device_rules)
         self._reader = PromptReader(self.runner, prefill_chunk, archive)
-        self._slices = Slices(prefill_chunk)
+        self._slices = Slices(prefill_chunk, judged=1 if graphs is None else 5)
         self._slice_time = Stopwatch(transformer.split.devices[-1])
         self._admission = Admission(cache, self._reader, lambda: self.runner.most_rows)
         self._maker = WorkMaker(
@@ -370,9 +370,9 @@ class Scheduler:
         first = min(reading, key=lambda one: (not one.cancelled, one.urgency()))
         if self._make_room(first):
             before = first.computed
-            with self._slice_time.timed() as tokens:
+            with self._slice_time.timed() as computed:
                 self._take_turn(first)
-                tokens.append(first.computed - before)
+                computed.append(first.computed - before)
 
     def _take_turns(self, answering: Sequence[Work]) -> None:
         """A token of each answer."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
+from statistics import median
+
 from exlchat.llm.request import Rank
 
 _BEGIN = {Rank.CHAT: 256, Rank.API: 1024}
@@ -18,14 +21,16 @@ class Slices:
 
     Args:
         chunk: tokens that are computed at once where nobody is answered.
+        judged: slices of a size by which it is judged. For the first two a card loads and captures what they run.
     """
 
-    def __init__(self, chunk: int) -> None:
-        self._chunk = chunk
+    def __init__(self, chunk: int, *, judged: int = 1) -> None:
+        self._chunk, self._judged = chunk, judged
         self._sizes: dict[Rank, int] = {}
         self._pass_seconds = 0.0
         self._passed: float | None = None
         self._token_seconds = 0.0
+        self._seen: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=judged))
 
     def size(self, front: Rank | None) -> int:
         """Of the next one, while answers wait for it, the most urgent of this rank; `None`: nobody is answered."""
@@ -41,10 +46,14 @@ class Slices:
     def took(self, tokens: int, seconds: float) -> None:
         """A slice of so many has ended, perhaps after others have begun."""
         self._token_seconds = seconds / tokens
+        seen = self._seen[tokens]
+        seen.append(seconds)
+        if len(seen) < self._judged:
+            return
         for rank, size in self._sizes.items():
-            if tokens == size and seconds > 1.2 * self._most(rank):
+            if tokens == size and median(seen) > 1.2 * self._most(rank):
                 self._sizes[rank] = max(size // 2, min(_LEAST, self._chunk))
-            elif tokens == size and seconds < self._most(rank) / 2.4:
+            elif tokens == size and median(seen) < self._most(rank) / 2.4:
                 self._sizes[rank] = min(size * 2, self._chunk)
 
     def passed(self, now: float) -> None:

@@ -28,7 +28,7 @@ constexpr int X_BYTES = EXL_PIECE_ROWS * 2;  // of a row of x in a piece
 
 // Products by groups of four warps where the card has them, but for few rows: a layer of an 8B with 16 takes 67 us by each
 // warp for itself and 77 so, one with 64 rows 135 and 108.
-constexpr int MOST_PAIRED_TILES = 4;
+constexpr int MOST_PAIRED_TILES = 2;
 template <int TILES> constexpr bool BY_GROUPS = EXL_WGMMA && TILES > MOST_PAIRED_TILES;
 
 // The slots of a block in shared memory, each of x [tiles * 8][128], codes [GROUP_TILES][code_bytes] and scales
