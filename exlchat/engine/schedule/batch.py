@@ -190,11 +190,21 @@ class BatchedRunAhead:
         self._launch()
 
     def launch_ahead(self, source: _Ahead) -> None:
-        """The next passes, as far as they are not under way, and as their rows need not be put together anew."""
-        while source.unread < _AHEAD and all(one.ready for one in self._rows):
+        """The next passes, as far as they are not under way, and as their rows need not be put together anew.
+
+        Who lags behind catches up first: without that every one that comes leaves the others a pass more to read, and
+        in the end reports are written over that nobody has read.
+        """
+        while source.placed and source.unread < _AHEAD:
+            if any(one.unread > _AHEAD or not one.ready for one in self._rows):
+                return
             if not (self._fits or self._placed_anew()):
                 return
             self._launch()
+
+    def is_read(self) -> bool:
+        """Whether nobody of the next pass has anything left to read."""
+        return not any(one.busy for one in self._rows)
 
     def ring(self, place: int) -> TokenRing:
         return self.step.place_ring(place) if self._wide else self.step.row_ring(place)
@@ -207,12 +217,12 @@ class BatchedRunAhead:
     def _fits(self) -> bool:
         """Whether there is a next pass for the same rows: all that are open, each with something to say and room."""
         rows = self._rows
-        same = not self._left and len(rows) == len(self._open) and all(one.slot is not None for one in self._open)
+        same = not self._left and len(rows) == len(self._open) and all(one.placed for one in self._open)
         return same and self.launched < self._until and all(one.ready and one.has_room for one in rows)
 
     def _form(self) -> None:
         """Who has something left to read waits for the next time, so that all are at the same token again soon."""
-        for one in self._rows:
+        for one in self._open:
             one.drain()
         formed = [one for one in self._open if not one.busy and one.goes_on]
         self._wide, self._left = len(formed) > MAX_ROWS or any(one.awaited for one in formed), False
@@ -232,7 +242,7 @@ class BatchedRunAhead:
         if not self._wide:
             return False
         places = [one if one is not None and one.goes_on else None for one in self._formed]
-        coming = [one for one in self._open if one.slot is None and not one.busy and one.goes_on]
+        coming = [one for one in self._open if not (one.placed or one.busy) and one.goes_on]
         for one in coming:
             if None in places:
                 places[places.index(None)] = one
@@ -247,7 +257,7 @@ class BatchedRunAhead:
         if rows < len(places) and not self.step.may_leave_places():
             return False
         for leaving in set(self._rows).difference(one for one in places if one is not None):
-            leaving.drain()
+            leaving.leave_place()
         self._place(places, coming, joins=max((one.unread for one in self._rows), default=0))
         return True
 
@@ -287,6 +297,7 @@ class _Ahead:
         self._since = 0  # passes launched before those that it is in
         self._before = 0  # the number of the last report before its own
         self._read = 0  # reports of the passes that it is in
+        self._end: int | None = None  # passes launched when it left its place, whose reports it still reads
         self._kept: list[_Report] = []  # of passes before, that nobody has asked for yet
         self._joins = 0
 
@@ -302,6 +313,11 @@ class _Ahead:
     def ready(self) -> bool:
         """Whether the next pass may have it, as far as the host is concerned."""
         return not self.awaited or (self._went_on and not self.busy)
+
+    @property
+    def placed(self) -> bool:
+        """Whether the next pass has it, unless rows are put together anew."""
+        return self.slot is not None and self._end is None
 
     @property
     def ring(self) -> TokenRing:
@@ -333,7 +349,13 @@ class _Ahead:
     @property
     def unread(self) -> int:
         """Its tokens that passes have drawn, or will."""
-        return len(self._kept) + (0 if self.slot is None else self._together.launched - self._since - self._read)
+        return len(self._kept) + self._under_way
+
+    @property
+    def _under_way(self) -> int:
+        """Passes that it is in and has not read."""
+        launched = self._together.launched if self._end is None else self._end
+        return 0 if self.slot is None else launched - self._since - self._read
 
     def sit(self, slot: int, before: int, *, joins: int = 0) -> None:
         """It is in the passes from the next one on, in which it reports one more than `before`.
@@ -343,20 +365,29 @@ class _Ahead:
                 be the one that waits for the device in every step.
         """
         self.slot, self._since, self._before, self._read = slot, self._together.launched, before, 0
+        self._end = None
         self._joins = joins
 
     def stands_by(self) -> bool:
-        if self._joins == 0:
-            return False
-        self._joins -= 1
-        return True
+        if self._joins > 0:
+            self._joins -= 1
+            return True
+        # The others launch passes for all, or have soon read all that there is.
+        return not (self.busy or self._together.is_read())
 
     def drain(self) -> None:
         """Reads all that is under way. Of what does not come it begins anew."""
         with suppress(NoReportError):
-            while self.slot is not None and self._since + self._read < self._together.launched:
+            while self._under_way > 0:
                 self._kept.append(self._report())
         self.slot = None
+
+    def leave_place(self) -> None:
+        """Of a wide pass, for another one, whose reports have other numbers. What it overwrites is read before."""
+        if self.awaited:
+            self.drain()
+        else:
+            self._end = self._together.launched
 
     def running(self) -> bool:
         return self._together.step.running()
@@ -377,7 +408,7 @@ class _Ahead:
     def go_on(self) -> None:
         self._went_on = True
         self._mask = self._state.parts.rules.mask if self._masked else None
-        if self.slot is not None:
+        if self.placed:
             self._together.launch_ahead(self)
 
     def say_what_may_come(self) -> None:

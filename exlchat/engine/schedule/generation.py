@@ -183,8 +183,13 @@ class GenerationState:
                 yield from self._close_thoughts()
                 token = None if self.reason else self._first_token(self._logits_here)
             else:
-                while self._source is not None and self._source.stands_by() and not self.parts.cancelled():
+                while self._source is not None and self._source.stands_by():
+                    if self.parts.cancelled():
+                        self.reason = "cancelled"
+                        break
                     yield None
+                if self.reason is not None:
+                    break
                 token = self._next(token)
         else:
             self.reason, self.stop_id = self.reason or "stop_token", token

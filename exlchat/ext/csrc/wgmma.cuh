@@ -55,6 +55,10 @@ __device__ __forceinline__ uint64_t described(const char *b) {
 #define EXL_32 EXL_28 ",%28,%29,%30,%31"
 
 // c += a b, where b has 8 N columns and 16 rows.
+__device__ __forceinline__ void wgmma(float (&c)[4][4], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile(EXL_PRODUCT("m64n32k16", EXL_16, "%16,%17,%18,%19", "%20", "%21")
+                 : EXL_SUMS(0), EXL_SUMS(1), EXL_SUMS(2), EXL_SUMS(3) : EXL_OPERANDS);
+}
 __device__ __forceinline__ void wgmma(float (&c)[6][4], const uint32_t (&a)[4], uint64_t b) {
     asm volatile(EXL_PRODUCT("m64n48k16", EXL_24, "%24,%25,%26,%27", "%28", "%29")
                  : EXL_SUMS(0), EXL_SUMS(1), EXL_SUMS(2), EXL_SUMS(3), EXL_SUMS(4), EXL_SUMS(5) : EXL_OPERANDS);
