@@ -271,7 +271,7 @@ def test_a_device_that_fails_is_one_line(engine: LocalEngine) -> None:
     )
 
 
-def test_steps_that_report_nothing_are_an_error_and_no_endless_wait(engine: LocalEngine) -> None:
+def test_a_step_that_reports_nothing_is_an_error_and_no_endless_wait(engine: LocalEngine) -> None:
     device, generator = counting(engine)
     device.launch = lambda: None  # type: ignore[method-assign]
     with pytest.raises(ModelError, match="without a token"):

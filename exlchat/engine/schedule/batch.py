@@ -29,7 +29,7 @@ from exlchat.engine.sampling.device import is_steered, why_not_on_device
 from exlchat.engine.sampling.device_rules import DeviceRules
 from exlchat.engine.schedule.generation import GenerationState
 from exlchat.engine.schedule.scoring import chances
-from exlchat.engine.schedule.token_sources import NoReportError, check_drawn, draw_once, wait_for
+from exlchat.engine.schedule.token_sources import check_drawn, draw_once, wait_for
 from exlchat.ext.products import MAX_ROWS
 from exlchat.ext.sampling import DRAWN, TokenRing
 from exlchat.llm.events import DecodePath, PlaceChances
@@ -376,10 +376,8 @@ class _Ahead:
         return not (self.busy or self._together.is_read())
 
     def drain(self) -> None:
-        """Reads all that is under way. Of what does not come it begins anew."""
-        with suppress(NoReportError):
-            while self._under_way > 0:
-                self._kept.append(self._report())
+        while self._under_way > 0:
+            self._kept.append(self._report())
         self.slot = None
 
     def leave_place(self) -> None:

@@ -19,7 +19,7 @@ from exlchat.engine.schedule.runner import Runner
 from exlchat.engine.schedule.scoring import chances
 from exlchat.engine.schedule.thought_watch import ThoughtWatch
 from exlchat.engine.schedule.token_rules import TokenRules
-from exlchat.engine.schedule.token_sources import NoReportError, TokenSource
+from exlchat.engine.schedule.token_sources import TokenSource
 from exlchat.engine.text.stream import TextStream
 from exlchat.engine.text.tokenizer import Tokenizer
 from exlchat.llm.constraint import ConstraintError
@@ -29,8 +29,6 @@ from exlchat.llm.repetition_watch import RepetitionWatch
 from exlchat.llm.request import GenerationRequest
 
 _Made = TypeVar("_Made")
-_MOST_LOST = 3
-"""Reports of the device, of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ class GenerationState:
         self.chances: list[PlaceChances] = []
         """Of the answer's tokens, where they were asked for."""
         self._drawn: PlaceChances | None = None
-        self._told = self._lost = 0
+        self._told = 0
         self._opened_under = False
         self._source: TokenSource | None = None
         self._watch = RepetitionWatch() if request.stop_repeating else None
@@ -263,15 +261,7 @@ class GenerationState:
         return self._source
 
     def _next(self, token: int) -> int:
-        try:
-            return self._explained(lambda: self._opened().follow(token))
-        except NoReportError:
-            # Why it does not come is not known: docs/performance.md, "Many at once". Drawn again it is the same token.
-            if self._lost >= _MOST_LOST:
-                raise
-            self._lost += 1
-            self.leave_source()
-            return self._next(token)
+        return self._explained(lambda: self._opened().follow(token))
 
     def _explained(self, compute: Callable[[], _Made]) -> _Made:
         try:

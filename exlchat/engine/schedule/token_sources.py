@@ -222,13 +222,6 @@ class MaskedTokens:
         """Nothing: no step outlives its call."""
 
 
-class NoReportError(ModelError):
-    """A step of the device has ended, and nothing has come of it."""
-
-    def __init__(self) -> None:
-        super().__init__("the GPU ended a decode step without a token; start exlchat again")
-
-
 def draw_once(
     step: DecodeGraphs, logits: Tensor, context: Sequence[int], draws: DeviceDraws, mask: Tensor | None
 ) -> int:
@@ -267,14 +260,13 @@ def wait_for(step: Reporting, sequence: int) -> tuple[int, int]:
     core; waiting for an event gave 91 % of the rate, and looking without naps took the whole core.
 
     Raises:
-        NoReportError: the step has ended without a token.
         ModelError: the device failed.
     """
     looks = 0
     while (word := step.ring.read(sequence)) is None:
         looks += 1
         if looks % _LOOKS == 0 and not _still_running(step) and step.ring.read(sequence) is None:
-            raise NoReportError
+            raise ModelError("the GPU ended a decode step without a token; start exlchat again")
         time.sleep(_NAP)
     return word
 
