@@ -88,6 +88,25 @@ def test_where_a_card_loads_and_captures_what_it_runs_a_size_is_not_judged_by_th
     assert slices.size(Rank.CHAT) == 128
 
 
+def test_the_end_of_a_prompt_says_nothing_of_what_a_token_takes() -> None:
+    slices = Slices(4096, judged=5)
+    slices.took(1024, 0.04)
+    slices.took(7, 0.01)
+    slices.passed(0.0)
+    assert slices.size(Rank.CHAT) == 256
+
+
+def test_where_few_tokens_take_as_long_as_more_slices_grow_until_they_take_longer() -> None:
+    slices = Slices(4096, judged=5)
+    slices.took(64, 0.006)
+    slices.passed(0.0)
+    assert slices.size(Rank.CHAT) == 64
+    for _ in range(100):
+        size = slices.size(Rank.CHAT)
+        slices.took(size, max(0.006, size * 4e-5))
+    assert slices.size(Rank.CHAT) == 256
+
+
 def test_a_small_chunk_is_never_exceeded() -> None:
     device = Device(1e-5, 1e-3, chunk=16)
     assert device.gaps(Rank.CHAT, 5)[-1] == pytest.approx(16e-5 + 1e-3)

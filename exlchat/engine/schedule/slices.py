@@ -45,15 +45,16 @@ class Slices:
 
     def took(self, tokens: int, seconds: float) -> None:
         """A slice of so many has ended, perhaps after others have begun."""
-        self._token_seconds = seconds / tokens
+        # Few tokens take as long as more: the least says what one takes.
+        self._token_seconds = min(self._token_seconds or seconds / tokens, seconds / tokens)
         seen = self._seen[tokens]
         seen.append(seconds)
-        if len(seen) < self._judged:
+        if not self._is_judged(tokens):
             return
         for rank, size in self._sizes.items():
             if tokens == size and median(seen) > 1.2 * self._most(rank):
                 self._sizes[rank] = max(size // 2, min(_LEAST, self._chunk))
-            elif tokens == size and median(seen) < self._most(rank) / 2.4:
+            elif tokens == size and median(seen) < self._most(rank) / (2.4 if self._is_judged(2 * size) else 1.5):
                 self._sizes[rank] = min(size * 2, self._chunk)
 
     def passed(self, now: float) -> None:
@@ -62,6 +63,9 @@ class Slices:
             took = now - self._passed
             self._pass_seconds += (took - self._pass_seconds) * (0.1 if self._pass_seconds else 1.0)
         self._passed = now
+
+    def _is_judged(self, tokens: int) -> bool:
+        return len(self._seen[tokens]) == self._judged
 
     def _most(self, front: Rank) -> float:
         return max(_SECONDS[front], self._pass_seconds)
