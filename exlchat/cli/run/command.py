@@ -51,7 +51,7 @@ def build_parser() -> Parser:
         "--rows",
         metavar="N",
         type=whole(1, _MOST_ROWS),
-        help=f"answers that are asked for at a time (default: {MOST_ANSWERS}, of each server with --remote)",
+        help=f"answers at a time (default: {MOST_ANSWERS}, of each server with --remote); more are faster on a card",
     )
     answers = parser.add_argument_group("where lines do not say")
     voice_options(answers)

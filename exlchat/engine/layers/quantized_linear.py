@@ -20,8 +20,9 @@ from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix, unsigned
 
 # Of the decode kernels.
 MAX_ROWS = 8
-# Up to here `row_product` is the faster one: the products of a layer of an 8B with 4 bits take 384 us against 406 us at
-# 256 rows, 474 against 455 at 320 (one H200, `benchmarks/prompt_products.py`).
+# Up to here `row_product` is the faster one on all cards: the products of a layer of an 8B with 4 bits took 384 us
+# against 406 us at 256 rows before there were products for Hopper alone, which take 270 against 414, and 382 against
+# 516 at 384 rows (one H200, `benchmarks/prompt_products.py`).
 MEDIUM_ROWS = 256
 # Weights that are written out at once, 128 MiB in float16: no matrix of an 8B but its head needs a second part, and
 # the head sees one row of a prompt.
