@@ -275,7 +275,7 @@ def wide(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_more_rows_than_a_step_takes_go_on_as_each_alone(kv_cache: str, pages: int, on_one_card: Transformer) -> None:
     count = 21
     owner, sequences = opened(on_one_card, count, kv_cache, pages)
-    assert owner.most_rows == MOST_ROWS
+    assert owner.wide.most == MOST_ROWS
     lengths, tokens = [len(one) for one in sequences], [[7] * count]
     for _ in range(3):  # one by one, captured, and what was captured
         singles = torch.stack(
@@ -290,11 +290,11 @@ def test_more_rows_than_a_step_takes_go_on_as_each_alone(kv_cache: str, pages: i
         one.cut(length)
         one.reserve(length + 3)
     begun = {place: DecodeRow(sequence, [*sequence.ids, 7], BEST) for place, sequence in enumerate(sequences)}
-    assert owner.put_rows(sequences, begun) == 0
+    assert owner.wide.put(sequences, begun) == 0
     for _ in range(3):
-        owner.launch_wide()
+        owner.wide.launch()
     for row, drawn in enumerate(zip(*tokens[1:], strict=True)):
-        assert [owner.place_ring(row).read(number) for number in range(1, 4)] == [(one, DRAWN) for one in drawn]
+        assert [owner.wide.ring(row).read(number) for number in range(1, 4)] == [(one, DRAWN) for one in drawn]
     # What only fills up takes no page from anybody else.
     owner.forward(sequences[0], 7, len(sequences[0]))
     assert owner._cache.pool.free == pages - count

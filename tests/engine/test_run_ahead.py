@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -47,7 +48,7 @@ class Device:
     def __init__(self, draw: Callable[[int, int, CDraw], tuple[int, int]], seconds: float = 0.0) -> None:
         self.ring = TokenRing(pinned=False)
         self.capacity = 64
-        self.most_rows = 8
+        self.wide = SimpleNamespace(most=8)
         self.prompts: PromptGraphs
         self.launches = self.reported = self.grown = 0
         self.failure: str | None = None

@@ -30,7 +30,8 @@ from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.sampling import probabilities
 from exlchat.engine.sampling.device_rules import DeviceRules
-from exlchat.engine.schedule.batch import BatchedHostDraws, BatchedRunAhead
+from exlchat.engine.schedule.batch import BatchedRunAhead
+from exlchat.engine.schedule.host_draws import BatchedHostDraws
 from exlchat.ext.philox import uniform_bits
 from exlchat.ext.sampling import DRAWN, TokenRing
 from exlchat.llm.constraint import Constraint

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from exlchat.engine import GenerationRequest, LocalEngine, SamplingSettings, load
-from exlchat.engine.schedule.batch import BatchedHostDraws
+from exlchat.engine.schedule.host_draws import BatchedHostDraws
 from exlchat.engine.schedule.scheduler import Scheduler
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import Event, Finished, TextDelta

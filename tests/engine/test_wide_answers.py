@@ -72,7 +72,7 @@ def test_a_chat_beside_answers_of_which_one_follows_another(
         assert len(end.token_ids) == (25 if number == 50 else 6 + number % 5)
         likeliest = tuple(one.top[0].token_id for one in end.chances)
         assert likeliest == (end.token_ids if number % 5 == 4 else ())
-    monkeypatch.setattr(type(graphs), "most_rows", 8)
+    monkeypatch.setattr(type(graphs.wide), "most", 8)
     alone = list(scheduler.generate(GenerationRequest([5 + 50, *IDS[: 2 + 50 % 5]], GREEDY, max_new_tokens=25)))[-1]
     assert isinstance(alone, Finished)
     (chat,) = ends[50]

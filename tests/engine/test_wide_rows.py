@@ -33,21 +33,25 @@ MOST = 40
 class WideDrawing(Drawing):
     """Wide passes of `DecodeGraphs`, too."""
 
-    most_rows = MOST
-
     def __init__(self, engine: LocalEngine, *, may_leave: bool = True) -> None:
         super().__init__(engine._parts.transformer, WARM)
         self._places = [TokenRing(pinned=False) for _ in range(MOST)]
         self._may_leave = may_leave
+        self.wide = SimpleNamespace(
+            most=MOST,
+            may_leave_places=lambda: may_leave,
+            put=self.put_rows,
+            launch=self.launch_wide,
+            ring=self._places.__getitem__,
+            set_mask=self.set_place_mask,
+            logits=lambda place: self._logits[place],
+        )
         self._passes = 0
         self.kept: list[int] = []
         """Rows that went on where they were each time that rows were put."""
         self._at: dict[int, tuple[DecodeRow, list[int]]] = {}
         self._masks: dict[int, torch.Tensor] = {}
         self._logits: dict[int, torch.Tensor] = {}
-
-    def may_leave_places(self) -> bool:
-        return self._may_leave
 
     def put_rows(self, rows: Sequence[KVSequence | None], begun: Mapping[int, DecodeRow]) -> int:
         assert self._may_leave or None not in rows
@@ -67,15 +71,9 @@ class WideDrawing(Drawing):
             self._places[place].words[self._passes % 64] = self._passes << 32 | drawn
             at[:] = drawn, position + 1, index + 1
 
-    def place_ring(self, place: int) -> TokenRing:
-        return self._places[place]
-
     def set_place_mask(self, place: int, words: torch.Tensor) -> None:
         assert self._at[place][0].masked
         self._masks[place] = words
-
-    def place_logits(self, place: int) -> torch.Tensor:
-        return self._logits[place]
 
     def _drawn(self, place: int, row: DecodeRow, token: int, position: int, index: int) -> int:
         assert position < row.sequence.capacity
@@ -250,9 +248,13 @@ class Late:
         self._step: list[int] = []
         self._looks = self._passes = 0
         self.kept = 0
-
-    def may_leave_places(self) -> bool:
-        return True
+        self.wide = SimpleNamespace(
+            most=MOST,
+            may_leave_places=lambda: True,
+            put=self.put_rows,
+            launch=self.launch_wide,
+            ring=lambda place: SimpleNamespace(read=partial(self._read, self._places[place])),
+        )
 
     def put_rows(self, rows: Sequence[KVSequence | None], begun: Mapping[int, DecodeRow]) -> int:
         there, begins = {place for place, row in enumerate(rows) if row is not None}, dict.fromkeys(begun, self._passes)
@@ -286,9 +288,6 @@ class Late:
                 ring.words[number % 64] = number << 32 | 7
 
         self._under_way.append(draw)
-
-    def place_ring(self, place: int) -> SimpleNamespace:
-        return SimpleNamespace(read=partial(self._read, self._places[place]))
 
     def row_ring(self, row: int) -> SimpleNamespace:
         return SimpleNamespace(read=partial(self._read, self._rows[row]))

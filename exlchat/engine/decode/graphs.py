@@ -11,7 +11,7 @@ several answers can be made together, each as it would be alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -19,22 +19,19 @@ from torch import Tensor
 
 from exlchat.engine.cards.split import current
 from exlchat.engine.decode.captured import NO_MEMORY, CapturedSteps, launch_all, launches_dependently
-from exlchat.engine.decode.draws import DecodeRow, ManyDraws, RowDraws
-from exlchat.engine.decode.fit import why_not_wide
+from exlchat.engine.decode.draws import DecodeRow, RowDraws
 from exlchat.engine.decode.kernels import AfterTheLast, TorchJob
 from exlchat.engine.decode.plan import DecodePlan, Tables
 from exlchat.engine.decode.prompts import PromptGraphs
-from exlchat.engine.decode.wide import MOST_ROWS, WidePasses, wide_bytes
+from exlchat.engine.decode.wide_rows import WideRows
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.quantized_linear import Launch
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.model.spec import ModelSpec
-from exlchat.engine.placement import usable_memory
 from exlchat.engine.sampling import NotNumbersError
 from exlchat.engine.sampling.device import DeviceDraws, DrawKind
 from exlchat.ext.attention import best_splits
-from exlchat.ext.chain import chain_bytes
 from exlchat.ext.ops import Kernels
 from exlchat.ext.products import MAX_ROWS
 from exlchat.ext.sampling import TokenRing, c_draw
@@ -80,17 +77,13 @@ class DecodeGraphs:
         self._kernels = kernels
         self._sequences = [KVSequence(cache)]
         self._transformer = transformer
-        self._why_not_wide = why_not_wide(transformer)
-        self._wide: WidePasses | None = None
-        self._many: ManyDraws | None = None
-        self._in_places: list[KVSequence | None] = []
         self._key = _Key(1, "shared", ("plain",))
         self._ids = torch.zeros(MAX_ROWS, dtype=torch.int64, pin_memory=True)
         self._positions = torch.zeros(MAX_ROWS, dtype=torch.int32, pin_memory=True)
         self._best = torch.zeros(MAX_ROWS, dtype=torch.int64, pin_memory=True)
         self._fed = torch.cuda.Event()  # type: ignore[no-untyped-call]
         try:
-            self._splits = splits = splits_of(transformer.spec, split.first)
+            splits = splits_of(transformer.spec, split.first)
             self._plan = DecodePlan(transformer, cache, kernels, splits=splits, rows=MAX_ROWS)
             """Of the last card, where logits come out and the next tokens are drawn."""
             self._plans = [self._plan]
@@ -98,6 +91,8 @@ class DecodeGraphs:
                 before = DecodePlan(transformer, cache, kernels, splits=splits, rows=MAX_ROWS, behind=behind)
                 self._plans.insert(0, before)
             dependent = launches_dependently(split.first) if dependent is None else dependent
+            self.wide = WideRows(transformer, cache, kernels, splits=splits)
+            """Passes of more sequences than a step takes rows."""
             self._captured = CapturedSteps(self._plans, self._made, dependent=dependent)
             self._draws = [self._draw_of(0)]
             self._given: RowDraws | None = None
@@ -112,16 +107,6 @@ class DecodeGraphs:
     def logits(self) -> Tensor:
         """float32 `[rows, vocab]`, of the last step that has ended."""
         return self._plan.logits
-
-    @property
-    def most_rows(self) -> int:
-        """Sequences of a pass: where memory is short no more than it surely holds, each drawn in whatever way."""
-        if self._why_not_wide is not None:
-            return MAX_ROWS
-        device, vocab = self._plan.device, self._transformer.spec.vocab_size
-        free = usable_memory(device) - (wide_bytes(self._transformer.spec) if self._wide is None else 0)
-        rows = (0 if self._many is None else self._many.chains) + free // chain_bytes(vocab, self._cache.max_seq_len)
-        return min(max(rows, MAX_ROWS), MOST_ROWS)
 
     # One sequence that feeds itself.
 
@@ -244,65 +229,6 @@ class DecodeGraphs:
         """Where the draws of a row report, numbered from 1 on."""
         return self._draws[row].sampler.ring
 
-    # More sequences than the step takes rows.
-
-    def may_leave_places(self) -> bool:
-        """Whether rows of a wide pass may be left empty, for which there has to be a page."""
-        return self._wide_passes().may_fill()
-
-    @torch.inference_mode()
-    def put_rows(self, rows: Sequence[KVSequence | None], begun: Mapping[int, DecodeRow]) -> int:
-        """The next wide pass is of these, each in its place; all work is enqueued behind what is under way.
-
-        Args:
-            rows: `None` where a place is empty.
-            begun: those that do not go on from what they drew in the same place in the pass before.
-
-        Returns:
-            The number of the last pass; the draws of the next one report one more.
-
-        Raises `ModelError` for want of memory.
-        """
-        empty = [place for place, row in enumerate(rows) if row is None]
-        try:
-            wide = self._wide_passes()
-            if self._many is None:
-                room = self._cache.max_seq_len
-                self._many = ManyDraws(wide.logits, wide.token, wide.position, room, self._kernels)
-            with current(self._plan.device):
-                self._many.put(len(rows), begun, empty)
-        except torch.OutOfMemoryError as error:
-            raise ModelError(NO_MEMORY) from error
-        self._in_places = list(rows)
-        return self._many.passes
-
-    @torch.inference_mode()
-    def launch_wide(self) -> None:
-        """Enqueues a pass of the rows that were put, each of which has room for the token that it feeds."""
-        assert self._many is not None
-        with current(self._plan.device):
-            try:
-                self._wide_passes().forward(self._in_places)
-            except torch.OutOfMemoryError as error:
-                raise ModelError(NO_MEMORY) from error
-            self._many.launch()
-
-    def place_ring(self, place: int) -> TokenRing:
-        """Where the draws in a place of wide passes report."""
-        assert self._many is not None
-        return self._many.ring(place)
-
-    @torch.inference_mode()
-    def set_place_mask(self, place: int, words: Tensor) -> None:
-        """What the next wide pass may draw in a place whose row was begun `masked`; see `set_mask`."""
-        assert self._many is not None
-        with current(self._plan.device):
-            self._many.set_mask(place, words)
-
-    def place_logits(self, place: int) -> Tensor:
-        """float32 `[vocab]` on the device, of a place in the last wide pass; valid until the next one is launched."""
-        return self._wide_passes().logits[place]
-
     # Tokens that the host feeds.
 
     @torch.inference_mode()
@@ -360,7 +286,7 @@ class DecodeGraphs:
     ) -> Tensor:
         count = len(ids)
         if tables == "own" and count > MAX_ROWS:
-            return self._feed_wide(ids, positions, sequences)
+            return self.wide.feed(ids, positions, sequences)
         if not 1 <= count <= MAX_ROWS:
             raise ValueError(f"{count} tokens at once; there can be 1 to {MAX_ROWS}")
         self._sequences = list(sequences)
@@ -371,21 +297,6 @@ class DecodeGraphs:
         with current(self._plan.device):
             self._fed.record()
         return self.logits[:count]
-
-    def _wide_passes(self) -> WidePasses:
-        if self._wide is None:
-            self._wide = WidePasses(self._transformer, self._cache, self._kernels, splits=self._splits)
-        return self._wide
-
-    def _feed_wide(self, ids: Sequence[int], positions: Sequence[int], sequences: Sequence[KVSequence]) -> Tensor:
-        try:
-            wide = self._wide_passes()
-            wide.set(ids, positions)
-            with current(self._plan.device):
-                wide.forward(sequences)
-        except torch.OutOfMemoryError as error:
-            raise ModelError(NO_MEMORY) from error
-        return wide.logits[: len(ids)]
 
     # Graphs.
 
@@ -421,8 +332,7 @@ class DecodeGraphs:
 
     def _launch(self, key: _Key) -> None:
         """Enqueues what a graph does; the first time one by one, as its kernels may have to be loaded."""
-        if self._wide is not None:
-            self._wide.close()
+        self.wide.rest()
         if key.rows:
             self._show()
             for plan in self._plans[:-1]:

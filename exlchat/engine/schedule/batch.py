@@ -1,11 +1,10 @@
 """Several answers whose tokens go through the weights together: a pass takes a token of each sequence.
 
 Each answer is, to the last bit, what it would be alone with its seed, whatever the others ask for: eight read the
-weights as often as one. Where the host has to know something before a draw (a grammar, chances that are asked for),
-every token of a pass is drawn before the next one is launched. Where it has not, each pass feeds what the one before
-has drawn, and two are under way while the host reads a third: the device has the next one when it ends one, whatever
-the host does with the tokens. An answer that ended in the meantime has two tokens computed in vain. When one comes,
-ends, or goes back from a banned string, the rows of a pass are put together anew.
+weights as often as one. Each pass feeds what the one before has drawn, and two are under way while the host reads a
+third: the device has the next one when it ends one, whatever the host does with the tokens. An answer that ended in the
+meantime has two tokens computed in vain. When one comes, ends, or goes back from a banned string, the rows of a pass
+are put together anew. Where the host has to know something before a draw, `host_draws.py` takes over.
 
 More than eight are a wide pass, whose rows keep their places: who leaves leaves an empty one, who comes takes it, and
 the others neither wait nor begin anew. Of thirty-two rows one ends every few passes. There the device also draws for
@@ -25,122 +24,20 @@ from exlchat.engine.decode.draws import DecodeRow
 from exlchat.engine.decode.wide import MOST_ROWS, filled_size
 from exlchat.engine.kv.pool import PoolFullError
 from exlchat.engine.kv.sequence import KVSequence
-from exlchat.engine.sampling.device import is_steered, why_not_on_device
 from exlchat.engine.sampling.device_rules import DeviceRules
 from exlchat.engine.schedule.generation import GenerationState
 from exlchat.engine.schedule.scoring import chances
-from exlchat.engine.schedule.token_sources import check_drawn, draw_once, wait_for
+from exlchat.engine.schedule.token_sources import check_drawn, wait_for
 from exlchat.ext.products import MAX_ROWS
 from exlchat.ext.sampling import DRAWN, TokenRing
 from exlchat.llm.events import DecodePath, PlaceChances
 from exlchat.llm.info import ModelError
-from exlchat.llm.request import GenerationRequest
 
 if TYPE_CHECKING:
     from exlchat.engine.decode.graphs import DecodeGraphs
 
-
-def drawn_on_device(request: GenerationRequest) -> bool:
-    """Whether the device can draw the tokens of an answer beside others; Mirostat's state is kept on the host."""
-    return not is_steered(request.sampling) and why_not_on_device(request.sampling) is None
-
-
-def drawn_by_host(request: GenerationRequest) -> bool:
-    """Whether each token of an answer beside few others is drawn on the host."""
-    return bool(request.alternatives) or not drawn_on_device(request)
-
-
-def may_run_ahead(request: GenerationRequest) -> bool:
-    """Whether the host needs to know nothing before a draw."""
-    return request.constraint is None and not drawn_by_host(request)
-
-
 _AHEAD = 2
 """Passes under way while the host reads one."""
-
-
-class BatchedHostDraws:
-    """Sources of several answers, each behind the last token of its own.
-
-    Args:
-        graphs: take one token of each, and draw on the device.
-        rules: of the model.
-    """
-
-    def __init__(self, graphs: DecodeGraphs, rules: DeviceRules) -> None:
-        self._graphs = graphs
-        self._rules = rules
-        self._open: list[_HostDrawn] = []
-
-    def open(self, state: GenerationState) -> _HostDrawn:
-        source = _HostDrawn(self, state)
-        self._open.append(source)
-        return source
-
-    def close(self, source: _HostDrawn) -> None:
-        if source in self._open:
-            self._open.remove(source)
-
-    def feed(self) -> None:
-        """The last token of every answer that waits for what comes behind it."""
-        waiting = [one for one in self._open if one.wants and one.has_room]
-        ids = [one.state.context[-1] for one in waiting]
-        caches = [one.state.parts.sequence for one in waiting]
-        for one in self._open:
-            if one.logits is not None:  # a pass uses the memory of the one before again
-                one.logits = one.logits.clone()
-        rows = self._graphs.feed_each(ids, caches)
-        for one, token, logits in zip(waiting, ids, rows, strict=True):
-            one.logits, one.wants = logits, False
-            one.state.parts.sequence.extend([token])
-
-    def draw(self, logits: Tensor, state: GenerationState) -> int:
-        """The next token of an answer, on the device."""
-        return draw_once(self._graphs, logits, state.context, self._rules.draws(state), state.parts.rules.mask)
-
-
-class _HostDrawn:
-    """The tokens of one of them. A `TokenSource`."""
-
-    path: DecodePath = "synchronous"
-    busy = False
-
-    def __init__(self, together: BatchedHostDraws, state: GenerationState) -> None:
-        self.state = state
-        self.logits: Tensor | None = None
-        """Behind the last token, where it has been fed."""
-        self.wants = False
-        """Whether its answer goes on behind the last token, which has not been fed."""
-        self._together = together
-        self._by_host = drawn_by_host(state.parts.request)
-
-    def follow(self, token: int) -> int:
-        if self.logits is None:
-            self._together.feed()
-        logits, self.logits = self.logits, None
-        assert logits is not None
-        assert token == self.state.context[-1]
-        if self._by_host:
-            return self.state.draw(logits)
-        return self._together.draw(logits, self.state)
-
-    @property
-    def has_room(self) -> bool:
-        """Whether the next pass can store what it feeds of this one."""
-        try:
-            self.state.reserve()
-        except PoolFullError:
-            return False
-        return True
-
-    def go_on(self) -> None:
-        self.wants = True
-
-    def stands_by(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        self._together.close(self)
 
 
 class BatchedRunAhead:
@@ -207,7 +104,7 @@ class BatchedRunAhead:
         return not any(one.busy for one in self._rows)
 
     def ring(self, place: int) -> TokenRing:
-        return self.step.place_ring(place) if self._wide else self.step.row_ring(place)
+        return self.step.wide.ring(place) if self._wide else self.step.row_ring(place)
 
     @property
     def _rows(self) -> list[_Ahead]:
@@ -254,7 +151,7 @@ class BatchedRunAhead:
         few = rows <= MAX_ROWS and not any(one is not None and one.awaited for one in places)
         if few or len(places) > MOST_ROWS or filled_size(len(places)) > filled_size(rows):
             return False
-        if rows < len(places) and not self.step.may_leave_places():
+        if rows < len(places) and not self.step.wide.may_leave_places():
             return False
         for leaving in set(self._rows).difference(one for one in places if one is not None):
             leaving.leave_place()
@@ -264,7 +161,7 @@ class BatchedRunAhead:
     def _place(self, places: list[_Ahead | None], coming: Sequence[_Ahead], *, joins: int = 0) -> None:
         begun = {places.index(one): one.row(self._rules) for one in coming}
         rows = [None if one is None else one.sequence for one in places]
-        last = self.step.put_rows(rows, begun)
+        last = self.step.wide.put(rows, begun)
         for place, one in zip(begun, coming, strict=True):
             one.sit(place, last, joins=joins)
         self._formed, self._left = places, False
@@ -274,7 +171,7 @@ class BatchedRunAhead:
         if self._wide:
             for one in self._rows:
                 one.say_what_may_come()
-            self.step.launch_wide()
+            self.step.wide.launch()
         else:
             self.step.launch()
         self.launched += 1
@@ -413,7 +310,7 @@ class _Ahead:
         """Before the next pass draws."""
         assert self.slot is not None
         if self._mask is not None:
-            self._together.step.set_place_mask(self.slot, self._mask)
+            self._together.step.wide.set_mask(self.slot, self._mask)
         self._went_on = False
 
     def close(self) -> None:
@@ -432,7 +329,7 @@ class _Ahead:
         told = None
         if (many := self._state.parts.request.alternatives) and status == DRAWN and self.slot is not None:
             # The next pass, which overwrites them, waits for this.
-            (told,) = chances(self._together.step.place_logits(self.slot)[None], [token], many)
+            (told,) = chances(self._together.step.wide.logits(self.slot)[None], [token], many)
         return _Report(token, status, told)
 
 

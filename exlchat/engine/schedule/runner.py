@@ -36,7 +36,7 @@ class Runner:
     @property
     def most_rows(self) -> int:
         """Answers that are made together."""
-        return MOST_ANSWERS if self.step is None else self.step.most_rows
+        return MOST_ANSWERS if self.step is None else self.step.wide.most
 
     def last_logits(self, sequence: KVSequence, ids: list[int]) -> Tensor:
         """Adds tokens to a sequence, which has room or gets it; float32 logits `[vocab]` behind the last.

@@ -25,9 +25,10 @@ from exlchat.engine.sampling.device import is_steered
 from exlchat.engine.sampling.device_rules import DeviceRules
 from exlchat.engine.schedule.admission import Admission
 from exlchat.engine.schedule.answer_sources import AnswerSources
-from exlchat.engine.schedule.batch import BatchedHostDraws, BatchedRunAhead
+from exlchat.engine.schedule.batch import BatchedRunAhead
 from exlchat.engine.schedule.device_time import Stopwatch
 from exlchat.engine.schedule.generation import GenerationState
+from exlchat.engine.schedule.host_draws import BatchedHostDraws
 from exlchat.engine.schedule.prompt_reader import PromptReader
 from exlchat.engine.schedule.request_checks import check_ids, check_request, check_score
 from exlchat.engine.schedule.runner import Runner
@@ -436,7 +437,7 @@ class Scheduler:
         if all(work.ahead for work in answering):
             return True
         drawn = all(work.on_device for work in answering)
-        return drawn and MAX_ROWS < len(answering) <= passes.step.most_rows
+        return drawn and MAX_ROWS < len(answering) <= passes.step.wide.most
 
     def _open_source(self, state: GenerationState) -> TokenSource:
         if self._mode == "ahead" and self._ahead is not None:

@@ -18,10 +18,10 @@ from exlchat.engine.kv.pool import PoolFullError
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling import NotNumbersError
 from exlchat.engine.schedule.answer_clock import AnswerClock
-from exlchat.engine.schedule.batch import drawn_on_device, may_run_ahead
 from exlchat.engine.schedule.device_time import ForHost
 from exlchat.engine.schedule.generation import GenerationParts, GenerationState
 from exlchat.engine.schedule.guidance import Guidance
+from exlchat.engine.schedule.host_draws import drawn_on_device, may_run_ahead
 from exlchat.engine.schedule.prompt_reader import PromptReader
 from exlchat.engine.schedule.runner import Runner
 from exlchat.engine.schedule.sampling_plan import SamplingPlan, SamplingPlans

@@ -63,10 +63,15 @@ __device__ __forceinline__ ChunkBest best_of_all(const ExlSample &job) {
     return all;
 }
 
-__device__ __forceinline__ void weigh(const ExlSample &job, int block) {
+// Of a block of `weigh`.
+struct Weights {
+    uint32_t low[BINS], high[BINS];
+};
+
+__device__ __forceinline__ void weigh(const ExlSample &job, int block, Weights &sums) {
     // A block's weights sum to 2^51 at most, so the high words have room for the count, from bit 20 on.
     constexpr uint32_t COUNTED = 1u << 20;
-    __shared__ uint32_t low[BINS], high[BINS];
+    uint32_t(&low)[BINS] = sums.low, (&high)[BINS] = sums.high;
     const int t = threadIdx.x;
     SampleScratch &scratch = scratch_of(job);
     const ExlDraw draw = draw_of(job);
@@ -190,8 +195,7 @@ __device__ void draw_token(const Candidates &from, const ExlDraw &draw, Finish &
     }
 }
 
-__device__ __forceinline__ void draw_and_report(const ExlSample &job) {
-    __shared__ Finish finish;
+__device__ __forceinline__ void draw_and_report(const ExlSample &job, Finish &finish) {
     let_next_start();
     const int t = threadIdx.x;
     SampleScratch &scratch = scratch_of(job);
@@ -241,13 +245,15 @@ __global__ void __launch_bounds__(SAMPLE_THREADS) sample_best(const __grid_const
     find_best(job, blockIdx.x);
 }
 __global__ void __launch_bounds__(SAMPLE_THREADS) sample_weigh(const __grid_constant__ ExlSample job) {
-    weigh(job, blockIdx.x);
+    __shared__ Weights sums;
+    weigh(job, blockIdx.x, sums);
 }
 __global__ void __launch_bounds__(SAMPLE_THREADS) sample_cut(const __grid_constant__ ExlSample job) {
     cut_off(job, blockIdx.x);
 }
 __global__ void __launch_bounds__(SAMPLE_THREADS) sample_draw(const __grid_constant__ ExlSample job) {
-    draw_and_report(job);
+    __shared__ Finish finish;
+    draw_and_report(job, finish);
 }
 
 // The same of many rows, each with so many blocks.
@@ -263,15 +269,17 @@ __global__ void __launch_bounds__(SAMPLE_THREADS) sample_best_rows(const __grid_
     if (draws(rows, row)) find_best(sample_of(rows, row), blockIdx.x % rows.chunks);
 }
 __global__ void __launch_bounds__(SAMPLE_THREADS) sample_weigh_rows(const __grid_constant__ ExlDrawRows rows) {
+    __shared__ Weights sums;
     const int row = blockIdx.x / rows.chunks;
-    if (draws(rows, row)) weigh(sample_of(rows, row), blockIdx.x % rows.chunks);
+    if (draws(rows, row)) weigh(sample_of(rows, row), blockIdx.x % rows.chunks, sums);
 }
 __global__ void __launch_bounds__(SAMPLE_THREADS) sample_cut_rows(const __grid_constant__ ExlDrawRows rows) {
     const int row = blockIdx.x / rows.chunks;
     if (draws(rows, row)) cut_off(sample_of(rows, row), blockIdx.x % rows.chunks);
 }
 __global__ void __launch_bounds__(SAMPLE_THREADS) sample_draw_rows(const __grid_constant__ ExlDrawRows rows) {
-    if (draws(rows, blockIdx.x)) draw_and_report(sample_of(rows, blockIdx.x));
+    __shared__ Finish finish;
+    if (draws(rows, blockIdx.x)) draw_and_report(sample_of(rows, blockIdx.x), finish);
 }
 
 }  // namespace exl
