@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import threading
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from exlchat.engine import GenerationRequest, LocalEngine, SamplingSettings, load
 from exlchat.llm.events import Finished, OneOfSeveral, Scored, TextDelta
+from exlchat.llm.port import Failed
 from exlchat.llm.request import Rank, ScoreRequest
 from tests.endless_model import save_llama_without_end
 from tests.patience import PATIENCE
@@ -120,3 +122,23 @@ def test_who_reads_slowly_does_not_hold_up_the_others(folder: Path) -> None:
     *_, last = slow
     assert isinstance(last, Finished)
     assert len(last.token_ids) == 400
+
+
+def test_what_fails_between_two_turns_is_told_and_the_next_one_is_answered(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = loaded(folder)
+    told: queue.SimpleQueue[object] = queue.SimpleQueue()
+
+    def fails() -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(engine._parts.scheduler, "_admit", fails)
+    engine.submit(asked(0), told.put)
+    failed = told.get(timeout=PATIENCE)
+    assert isinstance(failed, Failed)
+    monkeypatch.undo()
+    engine.submit(asked(1), told.put)
+    while not isinstance(event := told.get(timeout=PATIENCE), Finished):
+        assert not isinstance(event, Failed)
+    engine.unload()

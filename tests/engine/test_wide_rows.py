@@ -18,10 +18,12 @@ from exlchat.engine.decode.graphs import DecodeGraphs
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling.device_rules import DeviceRules
 from exlchat.engine.schedule.batch import BatchedRunAhead
+from exlchat.engine.schedule.work import Work
 from exlchat.ext.philox import uniform_bits
 from exlchat.ext.sampling import TokenRing
 from exlchat.llm.constraint import Constraint
 from exlchat.llm.events import TextDelta
+from exlchat.llm.info import ModelError
 from exlchat.llm.port import Failed, Handle
 from exlchat.llm.request import Rank
 from tests.engine.test_several import PROMPT, WARM, Drawing, alone, probabilities
@@ -233,6 +235,55 @@ def test_who_comes_and_who_is_cancelled_leaves_the_others_where_they_are(
         # Most of the time somebody came or left, and the others went on.
         assert sum(kept > 0 for kept in step.kept) > len(step.kept) / 2
     monkeypatch.undo()
+    for one in asked:
+        one.check(engine)
+
+
+def test_those_who_go_on_together_share_the_next_pass(
+    engine: LocalEngine, step: WideDrawing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = engine._parts.scheduler
+    asked = [Asked(engine, replace(one, max_new_tokens=110)) for one in requests(34)]
+    while any(work.reading for work in (*scheduler._coming, *scheduler._going)):
+        scheduler.step()
+    for turn in range(60):
+        scheduler.step()
+        for one in asked[10:]:
+            if turn % 9 == 2:
+                cast("Work", one.handle).rest()
+            elif turn % 9 == 6:
+                cast("Work", one.handle).go_on()
+        assert scheduler._ahead is not None
+        assert max((one.unread for one in scheduler._ahead._open), default=0) <= 4
+    for one in asked:
+        cast("Work", one.handle).go_on()
+    run(engine)
+    monkeypatch.undo()
+    for one in asked:
+        one.check(engine)
+
+
+def test_who_finds_no_memory_beside_others_fails_alone(
+    engine: LocalEngine, step: WideDrawing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [Asked(engine, replace(one, max_new_tokens=90)) for one in requests(20)]
+    for _ in range(60):
+        engine._parts.scheduler.step()
+    late = Asked(engine, GenerationRequest(PROMPT[:30], WARM, max_new_tokens=20, seed=77))
+
+    def put(rows: Sequence[KVSequence | None], begun: Mapping[int, DecodeRow]) -> int:
+        if any(row.draws.seed == 77 for row in begun.values()):
+            raise ModelError("no memory for it")
+        return step.put_rows(rows, begun)
+
+    step.wide.put = put
+    while late.end is None:
+        engine._parts.scheduler.step()
+    assert any(one.end is None for one in asked)
+    run(engine)
+    monkeypatch.undo()
+    assert isinstance(late.end, Failed)
+    assert str(late.end.error) == "no memory for it"
     for one in asked:
         one.check(engine)
 

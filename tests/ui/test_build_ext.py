@@ -43,7 +43,7 @@ def test_the_library_is_named_with_what_it_holds(nvcc: Path, home: Path, capsys:
     path, facts = said.out.splitlines()
     assert Path(path).is_file()
     assert home / "cache" / "ext" in Path(path).parents
-    assert re.fullmatch(r"sm_86, sm_90, 0\.0 MB, nvcc 13\.0\.61; built in \d+ s", facts)
+    assert re.fullmatch(r"sm_86, sm_90a, 0\.0 MB, nvcc 13\.0\.61; built in \d+ s", facts)
     assert all(line.startswith("exlchat: ") for line in said.err.splitlines())
     assert re.search(r"^exlchat: \d+ of \d+ steps, 0 s: compiling .*\.cu", said.err)
     assert f"built {LIBRARY}" in said.err.splitlines()[-1]

@@ -42,15 +42,25 @@ class WideRows:
         self._made: WidePasses | None = None
         self._draws: ManyDraws | None = None
         self._rows: list[KVSequence | None] = []
+        self._most: tuple[tuple[bool, int], int] | None = None
 
     @property
     def most(self) -> int:
         """Rows of a pass: where memory is short no more than it surely holds, each drawn in whatever way."""
         if self._why_not is not None:
             return MAX_ROWS
+        taken = self._made is not None, 0 if self._draws is None else self._draws.chains
+        # Asked in every step; what other programs take meanwhile ends whoever then finds no memory.
+        if self._most is None or self._most[0] != taken:
+            self._most = taken, self._fitting(*taken)
+        return self._most[1]
+
+    def _fitting(self, made: bool, chains: int) -> int:
         spec = self._transformer.spec
-        free = usable_memory(self._device) - (wide_bytes(spec) if self._made is None else 0)
-        chains = 0 if self._draws is None else self._draws.chains
+        try:
+            free = usable_memory(self._device) - (0 if made else wide_bytes(spec))
+        except RuntimeError:  # a card that has failed: whoever has work there is told
+            return MAX_ROWS
         rows = chains + free // chain_bytes(spec.vocab_size, self._cache.max_seq_len)
         return min(max(rows, MAX_ROWS), MOST_ROWS)
 

@@ -121,6 +121,7 @@ class BatchedRunAhead:
         """Who has something left to read waits for the next time, so that all are at the same token again soon."""
         for one in self._open:
             one.drain()
+        self._formed = []
         formed = [one for one in self._open if not one.busy and one.goes_on]
         self._wide, self._left = len(formed) > MAX_ROWS or any(one.awaited for one in formed), False
         if self._wide:
@@ -128,18 +129,37 @@ class BatchedRunAhead:
             return
         # A pass is captured for each order of kinds of draws: as few as there can be.
         rows = sorted(formed, key=lambda one: one.row(self._rules).kind)
-        self._formed = [*rows]
         self.step.begin_rows([one.row(self._rules) for one in rows])
+        self._formed = [*rows]
         for slot, one in enumerate(rows):
             one.sit(slot, 0)
         self._until = self.launched + min(one.most for one in rows)
 
     def _placed_anew(self) -> bool:
         """Whether who comes to a wide pass has a place, and who leaves has left it, without the others being asked."""
-        if not self._wide:
-            return False
-        places = [one if one is not None and one.goes_on else None for one in self._formed]
         coming = [one for one in self._open if not (one.placed or one.busy) and one.goes_on]
+        places = self._places_with(coming) if self._wide else None
+        if places is None:
+            return False
+        leaving = set(self._rows).difference(one for one in places if one is not None)
+        for one in leaving:
+            if one.awaited:  # the next pass overwrites what it has still to see
+                one.drain()
+        try:
+            self._place(places, coming, joins=max((one.unread for one in self._rows), default=0))
+        except ModelError as error:
+            if not coming:
+                raise
+            for one in coming:
+                one.refused = error
+            return self._placed_anew()
+        for one in leaving:
+            one.leave_place()
+        return True
+
+    def _places_with(self, coming: Sequence[_Ahead]) -> list[_Ahead | None] | None:
+        """Of the next wide pass; `None` where its rows are better put together anew."""
+        places = [one if one is not None and one.goes_on else None for one in self._formed]
         for one in coming:
             if None in places:
                 places[places.index(None)] = one
@@ -150,13 +170,8 @@ class BatchedRunAhead:
         rows = len(places) - places.count(None)
         few = rows <= MAX_ROWS and not any(one is not None and one.awaited for one in places)
         if few or len(places) > MOST_ROWS or filled_size(len(places)) > filled_size(rows):
-            return False
-        if rows < len(places) and not self.step.wide.may_leave_places():
-            return False
-        for leaving in set(self._rows).difference(one for one in places if one is not None):
-            leaving.leave_place()
-        self._place(places, coming, joins=max((one.unread for one in self._rows), default=0))
-        return True
+            return None
+        return places if rows == len(places) or self.step.wide.may_leave_places() else None
 
     def _place(self, places: list[_Ahead | None], coming: Sequence[_Ahead], *, joins: int = 0) -> None:
         begun = {places.index(one): one.row(self._rules) for one in coming}
@@ -195,6 +210,8 @@ class _Ahead:
         self._before = 0  # the number of the last report before its own
         self._read = 0  # reports of the passes that it is in
         self._end: int | None = None  # passes launched when it left its place, whose reports it still reads
+        self.refused: ModelError | None = None
+        """Why it finds no place in a pass that others go on in: its own turn fails of it, and not theirs."""
         self._kept: list[_Report] = []  # of passes before, that nobody has asked for yet
         self._joins = 0
 
@@ -241,7 +258,7 @@ class _Ahead:
     @property
     def goes_on(self) -> bool:
         """Whether another pass may have it."""
-        return self.ready and self.most > 0 and self.has_room
+        return self.refused is None and self.ready and self.most > 0 and self.has_room
 
     @property
     def unread(self) -> int:
@@ -270,7 +287,7 @@ class _Ahead:
             self._joins -= 1
             return True
         # The others launch passes for all, or have soon read all that there is.
-        return not (self.busy or self._together.is_read())
+        return self.refused is None and not (self.busy or self._together.is_read())
 
     def drain(self) -> None:
         while self._under_way > 0:
@@ -278,11 +295,8 @@ class _Ahead:
         self.slot = None
 
     def leave_place(self) -> None:
-        """Of a wide pass, for another one, whose reports have other numbers. What it overwrites is read before."""
-        if self.awaited:
-            self.drain()
-        else:
-            self._end = self._together.launched
+        """Of a wide pass, for another one, whose reports have other numbers."""
+        self._end = self._together.launched
 
     def running(self) -> bool:
         return self._together.step.running()
@@ -294,7 +308,10 @@ class _Ahead:
         if not self.busy:
             self._together.launch_next()
             self._joins = 0
+            if self.refused is not None:
+                raise self.refused
         report = self._kept.pop(0) if self._kept else self._report()
+        self._went_on = False
         check_drawn(report.status)
         self._state.note(report.chances)
         self.sequence.extend((token,))
@@ -311,25 +328,26 @@ class _Ahead:
         assert self.slot is not None
         if self._mask is not None:
             self._together.step.wide.set_mask(self.slot, self._mask)
-        self._went_on = False
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        if self._together.waits_to_leave(self):
-            with suppress(ModelError):  # a device that has failed works for nobody
-                self.drain()
-        self.slot = None
-        self._together.leave(self)
+        try:
+            if self._together.waits_to_leave(self):
+                with suppress(ModelError):  # a device that has failed works for nobody
+                    self.drain()
+        finally:
+            self.slot = None
+            self._together.leave(self)
 
     def _report(self) -> _Report:
         token, status = wait_for(self, self._before + self._read + 1)
-        self._read += 1
         told = None
         if (many := self._state.parts.request.alternatives) and status == DRAWN and self.slot is not None:
             # The next pass, which overwrites them, waits for this.
             (told,) = chances(self._together.step.wide.logits(self.slot)[None], [token], many)
+        self._read += 1
         return _Report(token, status, told)
 
 

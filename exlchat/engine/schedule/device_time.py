@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor
@@ -16,7 +16,10 @@ _NAP = 20e-6  # seconds
 
 
 class Stopwatch:
-    """Of a device, which may still be at it when what it does was launched."""
+    """Of a device, which may still be at it when what it does was launched.
+
+    What a device that has failed says of it goes unheard: whoever has work there is told.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -33,21 +36,29 @@ class Stopwatch:
             if sum(amounts):
                 self._known.append((sum(amounts), time.perf_counter() - began))
             return
-        begin, end = _event(timing=True), _event(timing=True)
-        stream = torch.cuda.current_stream(self._device)
-        begin.record(stream)
+        begin, end = self._mark(), None
         yield amounts
         if sum(amounts):
-            end.record(stream)
+            end = self._mark()
+        if begin is not None and end is not None:
             self._running.append((begin, end, sum(amounts)))
 
     def ended(self) -> list[tuple[int, float]]:
         """Amount and seconds of what has ended since the last call."""
-        while self._running and _over(self._running[0][1]):
-            begin, end, amount = self._running.popleft()
-            self._known.append((amount, begin.elapsed_time(end) / 1e3))
+        with suppress(RuntimeError):
+            while self._running and _over(self._running[0][1]):
+                begin, end, amount = self._running.popleft()
+                self._known.append((amount, begin.elapsed_time(end) / 1e3))
         known, self._known = self._known, []
         return known
+
+    def _mark(self) -> torch.cuda.Event | None:
+        try:
+            event = _event(timing=True)
+            event.record(torch.cuda.current_stream(self._device))
+        except RuntimeError:
+            return None
+        return event
 
 
 class ForHost:

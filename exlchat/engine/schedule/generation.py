@@ -181,7 +181,7 @@ class GenerationState:
                 yield from self._close_thoughts()
                 token = None if self.reason else self._first_token(self._logits_here)
             else:
-                while self._source is not None and self._source.stands_by():
+                while self._opened().stands_by():
                     if self.parts.cancelled():
                         self.reason = "cancelled"
                         break

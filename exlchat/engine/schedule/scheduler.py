@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from exlchat.engine.draft.drafting import Drafter
@@ -300,7 +300,10 @@ class Scheduler:
 
     def _serve(self) -> None:
         while True:
-            self.step()
+            try:
+                self.step()
+            except Exception as error:
+                self._fail_all(error)
             with self._lock:
                 self._submitted = {work for work in self._submitted if not work.ended}
                 if not self._submitted:
@@ -383,7 +386,8 @@ class Scheduler:
                 # Others do not wait for its row.
                 work.leave_source()
         self._passes += 1
-        self._slices.passed(time.perf_counter())
+        if not all(work.waits for work in answering):
+            self._slices.passed(time.perf_counter())
         rows = len(answering)
         # See `generate_several` of caches of few bits.
         exact = rows <= MAX_ROWS if self.runner.step is not None else rows == 1 or not self._cache.kind.quantized
@@ -410,9 +414,19 @@ class Scheduler:
             if next(work.turns, _END) is _END:
                 self._end(work)
         except Exception as error:
+            self._fail(work, error)
+
+    def _fail_all(self, error: Exception) -> None:
+        """What fails between two turns fails for everybody: nobody would be told of it otherwise."""
+        with self._lock:
+            for work in (*self._going, *self._coming):
+                self._fail(work, error)
+
+    def _fail(self, work: Work, error: Exception) -> None:
+        with suppress(RuntimeError):  # of a card that has failed
             self._end(work)
-            failure = card_failure(error)
-            work.tell(Failed(error if failure is None else ModelError(failure)))
+        failure = card_failure(error)
+        work.tell(Failed(error if failure is None else ModelError(failure)))
 
     def _end(self, work: Work) -> None:
         (self._going if work in self._going else self._coming).remove(work)

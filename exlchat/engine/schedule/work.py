@@ -73,6 +73,8 @@ class Work:
         """Whether the next turn is a chunk of its prompt."""
         self.begun = False
         """Whether its sequence holds what was known of it."""
+        self.waits = False
+        """Whether its prompt is read, and its first token waits for what the device makes of it."""
         self.ids: list[int] = []
         """What it sees when it goes on."""
         self.computed = 0
@@ -292,7 +294,9 @@ class WorkMaker:
             yield
         # Others go on meanwhile: whoever waited for the device would wait for what was launched behind them, too.
         while logits is not None and not logits.here:
+            work.waits = True
             yield
+        work.waits = False
         one.clock.prefilled()
         if self._no_answer(work, one.request) is not None:
             return None
