@@ -124,7 +124,8 @@ async def test_llama_cpps_server_that_was_killed_goes_on_from_the_kept_text(leve
             assert (cut.role, cut.status) == ("assistant", "partial")
             assert bool(cut.token_ids) == (level == "ids")
             await until(pilot, lambda: f"{url}: breaks off" in words(chat))
-            for setting in ("max_tokens 20", "temperature 0", "banned_tokens none"):
+            # Nor may it end at once there, where the text happens to be whole.
+            for setting in ("max_tokens 20", "temperature 0"):
                 await say(pilot, f"/set {setting}")
             with llama_server(model, port):
                 await say(pilot, "/continue")
