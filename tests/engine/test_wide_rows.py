@@ -288,6 +288,19 @@ def test_who_finds_no_memory_beside_others_fails_alone(
         one.check(engine)
 
 
+def test_where_all_that_come_find_no_memory_each_is_told_so(engine: LocalEngine, step: WideDrawing) -> None:
+    def put(rows: Sequence[KVSequence | None], begun: Mapping[int, DecodeRow]) -> int:
+        raise ModelError("no memory for them")
+
+    step.wide.put = put
+    asked = [Asked(engine, replace(one, max_new_tokens=30)) for one in requests(12)]
+    run(engine)
+    for one in asked:
+        # Up to eight go by the step, which takes no memory.
+        assert isinstance(one.end, Finished) or str(cast("Failed", one.end).error) == "no memory for them"
+    assert sum(isinstance(one.end, Failed) for one in asked) >= 4
+
+
 class Late:
     """A device that does nothing before somebody looks, and then one thing at a time; every row says the same token."""
 

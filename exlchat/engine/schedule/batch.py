@@ -84,7 +84,8 @@ class BatchedRunAhead:
         """A pass for all that can go on; the one that asks has nothing left to read."""
         if not (self._fits or self._placed_anew()):
             self._form()
-        self._launch()
+        if self._rows:
+            self._launch()
 
     def launch_ahead(self, source: _Ahead) -> None:
         """The next passes, as far as they are not under way, and as their rows need not be put together anew.
@@ -126,6 +127,7 @@ class BatchedRunAhead:
         self._wide, self._left = len(formed) > MAX_ROWS or any(one.awaited for one in formed), False
         if self._wide:
             self._place([*formed], formed)
+        if self._wide or not formed:
             return
         # A pass is captured for each order of kinds of draws: as few as there can be.
         rows = sorted(formed, key=lambda one: one.row(self._rules).kind)
@@ -305,11 +307,11 @@ class _Ahead:
         return DecodeRow(self.sequence, self._state.context, rules.draws(self._state), self._masked)
 
     def follow(self, token: int) -> int:
-        if not self.busy:
+        if self.refused is None and not self.busy:
             self._together.launch_next()
             self._joins = 0
-            if self.refused is not None:
-                raise self.refused
+        if self.refused is not None:
+            raise self.refused
         report = self._kept.pop(0) if self._kept else self._report()
         self._went_on = False
         check_drawn(report.status)

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from exlchat.engine.kv.pool import PoolFullError
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling import NothingAllowedError, NotNumbersError, Sampler
 from exlchat.engine.schedule.answer_clock import AnswerClock
@@ -74,7 +73,7 @@ class GenerationState:
         self.context = prompt.copy()
         """Prompt and answer so far."""
         self.room = parts.sequence.cache.max_seq_len
-        """Tokens that the context holds: fewer where other sequences hold all other pages."""
+        """Tokens that the context holds."""
         self.reason: FinishReason | None = None
         self.stop_id: int | None = None
         """The token that ended it, which is no part of it."""
@@ -115,13 +114,6 @@ class GenerationState:
     def reserve(self) -> None:
         """Room for one token more. Raises `PoolFullError`."""
         self.parts.sequence.reserve(min(len(self.context) + 1, self.room))
-
-    def take_room(self) -> None:
-        """As `reserve`; where the pages are used up, the context is full."""
-        try:
-            self.reserve()
-        except PoolFullError:
-            self.room = self.parts.sequence.capacity
 
     def close(self) -> None:
         self.leave_source()

@@ -62,9 +62,10 @@ class TokenSource(Protocol):
         return False
 
     def close(self) -> None:
-        """No more tokens are wanted. Returns when the device no longer works for this answer; again is harmless.
+        """No more tokens are wanted; again is harmless.
 
-        Then the cache ends with the last token that was followed.
+        The cache ends with the last token that was followed. What a device still does for this answer stands behind
+        that, and is done before anything that is launched later.
         """
 
 
