@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Generic, TypeVar
@@ -18,6 +20,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 NO_MEMORY = "no memory for the decode step beside weights and cache; take a smaller --context"
 # From this compute capability on a kernel may start while the one before it still runs.
 _DEPENDENT_LAUNCH = (9, 0)
+_CAPTURE = threading.Lock()
 
 
 class CapturedSteps(Generic[_Key]):
@@ -91,16 +94,33 @@ def captured(work: Callable[[], object], other: torch.cuda.CUDAGraph | None) -> 
         other: never runs at the same time; they share their memory.
     """
     graph = torch.cuda.CUDAGraph()
-    # Other threads, as that of the pages on disk, may go on with what a capture forbids.
-    graph.capture_begin(pool=None if other is None else other.pool(), capture_error_mode="thread_local")
-    try:
-        work()
-    except RuntimeError:
-        with suppress(RuntimeError):
-            graph.capture_end()
-        raise
-    graph.capture_end()
+    with _nothing_collected():
+        # Other threads, as that of the pages on disk, may go on with what a capture forbids.
+        graph.capture_begin(pool=None if other is None else other.pool(), capture_error_mode="thread_local")
+        try:
+            work()
+        except RuntimeError:
+            with suppress(RuntimeError):
+                graph.capture_end()
+            raise
+        graph.capture_end()
     return graph
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Keeps Python from collecting cycles: among them may be graphs of a model that is gone, and to destroy one breaks
+    the capture that is under way in the same thread.
+    """
+    # One capture at a time, or the first to end would turn it on for the others.
+    with _CAPTURE:
+        was_on = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if was_on:
+                gc.enable()
 
 
 @contextmanager
