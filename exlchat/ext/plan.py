@@ -49,12 +49,15 @@ class GemvPlan:
         segments: room for segments of a warp; the last is never used.
         columns: the most column tiles of a block, all matrices together.
         x_rows: the most rows of x of a block, all warps together.
+    x_spans: the most rows from the first to the last that a block needs; and that the first or the last half of the
+            warps of two neighbouring blocks do, 0 where the last block has no neighbour.
     """
 
     table: Tensor
     segments: int
     columns: int
     x_rows: int
+    x_spans: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,19 @@ def make_plan(matrices: Sequence[PackedMatrix], *, blocks: int, paired: bool) ->
         segments,
         max(sum(counts) for counts in shares),
         max(sum(rows for _, rows in share.x_ranges) for share in shares.values()),
+        _spans(table[:, HEADER_INTS : HEADER_INTS + WARPS * WARP_INTS].view(-1, WARPS, WARP_INTS)),
     )
+
+
+def _spans(warps: Tensor) -> tuple[int, int]:
+    """`GemvPlan.x_spans`, of the part of the table that is about warps, `[blocks, WARPS, WARP_INTS]`."""
+    row, rows = warps[:, :, 0], warps[:, :, 1]
+    first, end = torch.where(rows > 0, row, torch.iinfo(row.dtype).max // 2), row + rows
+    whole = int((end.amax(1) - first.amin(1)).max())
+    if len(warps) % 2:
+        return whole, 0
+    halves = (-1, 2, 2, WARPS // 2)
+    return whole, int((end.view(halves).amax((1, 3)) - first.view(halves).amin((1, 3))).max())
 
 
 def _ways(steps: list[_Step]) -> int:

@@ -226,6 +226,7 @@ class Products:
         plan, table = self._plan(matrices, paired=paired)
         job.plan, (job.blocks, job.plan_ints) = table.data_ptr(), table.shape
         job.columns, job.segments, job.x_rows = plan.columns, plan.segments, plan.x_rows
+        job.x_spans[:] = plan.x_spans
         tensors.append(table)
         for index, matrix in enumerate(matrices):
             job.matrix[index] = c_matrix(matrix)

@@ -32,6 +32,7 @@ class Warp:
     pieces: list[tuple[int, int, int]]  # matrix, column tile, piece
     columns: list[tuple[int, int, int]]  # number in the block, matrix, column tile; of each segment
     kinds: list[int]
+    x_row: int
     x_rows: int
 
 
@@ -63,7 +64,7 @@ def walk(plan: GemvPlan, matrices: list[PackedMatrix]) -> list[Warp]:
                 pieces += [(at, column, section.piece + before + i) for i in range(count)]
                 columns.append((place >> 16, at, column))
                 kinds.append(kind)
-            found.append(Warp(block, pieces, columns, kinds, x_rows))
+            found.append(Warp(block, pieces, columns, kinds, x_row, x_rows))
     return found
 
 
@@ -141,3 +142,29 @@ def test_plain_scales_have_kinds_of_their_own() -> None:
         lists = plan.table[0, 8 + 4 * WARPS :][: 4 * WARPS * plan.segments].view(-1, 4)
         kinds += [int(packed) >> 25 for packed in lists[:, 2] if packed]
     assert kinds == [24, 25, 26]
+
+
+def span(warps: list[Warp]) -> int:
+    with_rows = [warp for warp in warps if warp.x_rows]
+    first = min((warp.x_row for warp in with_rows), default=0)
+    return max((warp.x_row + warp.x_rows for warp in with_rows), default=first) - first
+
+
+@pytest.mark.parametrize("blocks", [2, 6, 132])
+@pytest.mark.parametrize("features", [96, 512, 2048])
+def test_spans_are_what_a_block_and_half_of_two_neighbours_read(blocks: int, features: int) -> None:
+    matrices = [matrix(features, 352, MIXED if features > 96 else FOUR)]
+    plan = make_plan(matrices, blocks=blocks, paired=False)
+    warps = walk(plan, matrices)
+    by_block = [[warp for warp in warps if warp.block == block] for block in range(blocks)]
+    half = WARPS // 2
+    halves = [
+        span([*by_block[pair][rank : rank + half], *by_block[pair + 1][rank : rank + half]])
+        for pair in range(0, blocks, 2)
+        for rank in (0, half)
+    ]
+    assert plan.x_spans == (max(map(span, by_block)), max(halves))
+
+
+def test_blocks_of_an_odd_number_are_not_paired() -> None:
+    assert make_plan([matrix(512, 160, FOUR)], blocks=5, paired=False).x_spans == (512, 0)

@@ -389,10 +389,10 @@ int launch_attention(const ExlAttention &job, int dependent, cudaStream_t stream
     const int warps = room / A::RING < MOST_WARPS ? room / A::RING : MOST_WARPS;
     // A block on every multiprocessor, though some only wait: where one stays empty, two blocks of the product behind
     // this start there early, and it takes twice as long.
-    // Of several tokens the blocks do one piece of work after the other: more of them would have to wait for room.
+    // Of several tokens the blocks do one piece of work after the other, two blocks to a multiprocessor, as one hides what the
+    // other waits for between its pieces.
     const int working = columns_of(job) * job.splits;
-    // Of many rows two blocks to a multiprocessor, as one hides what the other waits for between its pieces.
-    const int grid = job.rows > EXL_MAX_ROWS ? 2 * processors : working > processors ? working : processors;
+    const int grid = job.rows > 1 ? 2 * processors : working > processors ? working : processors;
     if (job.rows > 1) {
         int blocks = job.rows * job.kv_heads;
         if ((error = places_to_keep(dependent, blocks)) != cudaSuccess) return error;

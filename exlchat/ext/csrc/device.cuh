@@ -169,6 +169,26 @@ __device__ __forceinline__ void meet(unsigned *word, int block, int blocks) {
     while ((acquired(word) ^ before) >> 31 == 0) {}
 }
 
+// Whether blocks that stand side by side can be sure to run at the same time, and to reach each other's shared memory.
+#if __CUDA_ARCH__ >= 900
+constexpr bool CLUSTERS = true;
+#else
+constexpr bool CLUSTERS = false;
+#endif
+// All threads of a cluster's blocks wait here; what they wrote to shared memory before is seen by all then.
+__device__ __forceinline__ void meet_cluster() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+// To the shared memory of block `rank` of the cluster, at the place where `own` stands in this block's.
+__device__ __forceinline__ void give_neighbour(float *own, int rank, float value) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{.reg .u32 a; mapa.shared::cluster.u32 a, %0, %1; st.shared::cluster.f32 [a], %2;}" ::
+                 "r"((uint32_t)__cvta_generic_to_shared(own)), "r"(rank), "f"(value) : "memory");
+#endif
+}
+
 // Edges of dependent launches. Every kernel of the step lets its successor start at once, may then read weights,
 // and waits before it touches anything an earlier kernel writes. Before sm_90 the edges are plain and this is nothing.
 __device__ __forceinline__ void let_next_start() {

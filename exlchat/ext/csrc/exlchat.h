@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-#define EXL_ABI_VERSION 9
+#define EXL_ABI_VERSION 10
 #define EXL_MAX_SECTIONS 6
 #define EXL_MAX_MATRICES 3
 
@@ -62,7 +62,8 @@ enum { EXL_SILU = 0, EXL_GELU_TANH = 1, EXL_GELU_ERF = 2 };
    plan: what every block and warp takes, made and explained by exlchat/ext/plan.py: int32 [blocks][plan_ints], a
    multiple of four, with room for `segments` segments a warp.
    A block takes at most `columns` column tiles of all matrices together, and its warps read at most `x_rows` rows of x,
-   counted once a warp.
+   counted once a warp. x_spans: the most rows from the first to the last that all warps of a block read, and that the first
+   or the last half of the warps of two neighbouring blocks do; the second is 0 where blocks are not to be paired.
    room: bytes of shared memory that a block may take; 0: all there is. */
 typedef struct {
     const int32_t *plan;
@@ -75,7 +76,7 @@ typedef struct {
     float eps;
     int32_t width; /* of the normed vector; a multiple of 16 */
     int32_t matrices, rows, x_kind, y_kind, y_stride, activation;
-    int32_t blocks, columns, plan_ints, segments, x_rows, room;
+    int32_t blocks, columns, plan_ints, segments, x_rows, x_spans[2], room;
 } ExlGemv;
 
 #define EXL_WARPS 8

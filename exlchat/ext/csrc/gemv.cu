@@ -6,9 +6,9 @@ namespace exl {
 
 extern template int launch_one<4>(const ExlGemv &, int, cudaStream_t);
 #define EXL_ELSEWHERE(ROWS)                                                            \
-    extern template int launch_rows<ROWS, 2>(const ExlGemv &, int, int, cudaStream_t); \
-    extern template int launch_rows<ROWS, 3>(const ExlGemv &, int, int, cudaStream_t); \
-    extern template int launch_rows<ROWS, 4>(const ExlGemv &, int, int, cudaStream_t);
+    extern template int launch_rows<ROWS, 2>(const ExlGemv &, const Way &, int, cudaStream_t); \
+    extern template int launch_rows<ROWS, 3>(const ExlGemv &, const Way &, int, cudaStream_t); \
+    extern template int launch_rows<ROWS, 4>(const ExlGemv &, const Way &, int, cudaStream_t);
 EXL_ELSEWHERE(2)
 EXL_ELSEWHERE(4)
 EXL_ELSEWHERE(8)
@@ -25,6 +25,7 @@ static bool job_ok(const ExlGemv &job) {
     if (job.matrices < 1 || job.matrices > EXL_MAX_MATRICES || job.rows < 1 || job.rows > EXL_MAX_ROWS) return false;
     if (!job.x || !job.plan || job.blocks < 1 || job.columns < 1 || job.x_rows < 1) return false;
     if (job.segments < 2 || job.plan_ints % 4 || job.room < 0) return false;
+    if (job.x_spans[0] < 1 || job.x_spans[1] < 0) return false;
     if (job.plan_ints < 8 + EXL_WARPS * 4 * (1 + job.segments)) return false;
     if (job.x_kind < EXL_X_HALF || job.x_kind > EXL_X_NORM || job.y_kind < EXL_Y_HALF || job.y_kind > EXL_Y_ACTIVATED) return false;
     if (!is_activation(job.activation)) return false;
@@ -63,43 +64,54 @@ static ExlGemv rows_of(const ExlGemv &job, int first, int count) {
 
 static int at_once(int rows) { return rows <= 2 ? 2 : (rows <= 4 ? 4 : 8); }
 
+// What adds to the residual reads wider x, and may take so much more than half of a multiprocessor's shared memory.
+constexpr int LARGER = 11 * 1024;
+
 // How deep a ring the kernel of several rows gets, or 0 where there is no room: as deep as there is, but one slot less
 // where blocks of two kernels then fit a multiprocessor together, as for one row.
-static int depth_of(const ExlGemv &job, int room, int of_sm, int dependent) {
-    const int deepest = product_of(job, at_once(job.rows), 4).bytes, middle = product_of(job, at_once(job.rows), 3).bytes;
-    const int half = of_sm / 2 - 1024;
-    if (deepest <= room && !(dependent && deepest > half && middle <= half)) return 4;
-    if (middle <= room) return 3;
-    return product_of(job, at_once(job.rows), 2).bytes <= room ? 2 : 0;
+static int depth_of(const ExlGemv &job, int sharing, const Card &card, int dependent) {
+    const auto bytes = [&](int depth) { return product_of(job, at_once(job.rows), depth, sharing).bytes; };
+    const int share = half_of(card.of_sm) + (job.x_kind == EXL_X_NORM ? -LARGER : LARGER);
+    if (bytes(4) <= card.room && !(dependent && bytes(4) > share && bytes(3) <= share)) return 4;
+    if (bytes(3) <= card.room) return 3;
+    return bytes(2) <= card.room ? 2 : 0;
 }
 
-template <int DEPTH> static int launch_depth(const ExlGemv &job, int least, int dependent, cudaStream_t stream) {
+// Whether a multiprocessor must not have room for two blocks of this. Where the kernel before leaves a place only when it
+// ends, one that is done first would take two blocks, and another none. That is so behind attention of several rows, two
+// blocks of which fill a multiprocessor, and where what adds to the residual leaves no room beside it: an MLP is taken to be
+// 3.5 times as wide as the residual.
+static bool stands_alone(const ExlGemv &job, int sharing, const Card &card) {
+    if (job.x_kind == EXL_X_HALF) return true;
+    const int x = job.width * 7 / 2 / sharing, rings = 3 * WARPS * (STEP_BYTES + 256);
+    return x * job.rows * 9 / 4 + rings > half_of(card.of_sm) + LARGER;
+}
+
+template <int DEPTH> static int launch_depth(const ExlGemv &job, const Way &way, int dependent, cudaStream_t stream) {
     if (job.rows == 1) return launch_one<4>(job, dependent, stream);
     switch (at_once(job.rows)) {
-        case 2: return launch_rows<2, DEPTH>(job, least, dependent, stream);
-        case 4: return launch_rows<4, DEPTH>(job, least, dependent, stream);
-        default: return launch_rows<8, DEPTH>(job, least, dependent, stream);
+        case 2: return launch_rows<2, DEPTH>(job, way, dependent, stream);
+        case 4: return launch_rows<4, DEPTH>(job, way, dependent, stream);
+        default: return launch_rows<8, DEPTH>(job, way, dependent, stream);
     }
 }
 
 // Several rows, as many at a time as fit: fewer passes over the weights are worth more than a deep ring. Where not even
 // two do (wide x, or the columns of a large vocabulary on few multiprocessors), one by one.
 static int launch_several(const ExlGemv &job, int dependent, cudaStream_t stream) {
-    int device = 0, room = 0, of_sm = 0, passes = 1, depth = 0;
-    cudaError_t error = find_room(job, room);
-    if (error == cudaSuccess) error = cudaGetDevice(&device);
-    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&of_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
-    if (error != cudaSuccess) return error;
+    Card card;
+    if (const cudaError_t error = ask_card(job, card)) return error;
+    Way way = {0, card.major >= 9 && job.blocks % 2 == 0 && job.x_spans[1] > 0 ? 2 : 1, 0};
+    int passes = 1;
     for (; passes < job.rows; passes++)
-        if ((depth = depth_of(rows_of(job, 0, (job.rows + passes - 1) / passes), room, of_sm, dependent))) break;
-    // What reads the residual follows a product that, of three rows and more, leaves no room beside it. A multiprocessor that
-    // is done with that first would take two blocks of this one, and another none: so there is room for one only.
-    const int alone = of_sm / 2, least = dependent && job.x_kind == EXL_X_NORM && job.rows > 2 && alone <= room ? alone : 0;
+        if ((way.depth = depth_of(rows_of(job, 0, (job.rows + passes - 1) / passes), way.sharing, card, dependent))) break;
+    const int alone = half_of(card.of_sm) + OVER_HALF;
+    if (dependent && alone <= card.room && stands_alone(job, way.sharing, card)) way.least = alone;
     for (int done = 0, left = passes; left > 0; left--) {
         const ExlGemv part = rows_of(job, done, (job.rows - done) / left);
-        const int code = depth == 4   ? launch_depth<4>(part, least, dependent, stream)
-                         : depth == 3 ? launch_depth<3>(part, least, dependent, stream)
-                                      : launch_depth<2>(part, least, dependent, stream);
+        const int code = way.depth == 4   ? launch_depth<4>(part, way, dependent, stream)
+                         : way.depth == 3 ? launch_depth<3>(part, way, dependent, stream)
+                                          : launch_depth<2>(part, way, dependent, stream);
         if (code) return code;
         done += part.rows;
     }

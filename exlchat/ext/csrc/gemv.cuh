@@ -5,7 +5,7 @@
 // a ring of its own in shared memory, DEPTH - 1 steps ahead of what it multiplies, the first of them asked for before
 // the previous kernel ends: as much as the memory delivers while that one ends and this one fetches x. Nothing of that
 // depends on bit widths; only the multiplication does. The warps' sums of a column are added in a fixed order at the
-// end: the same result every run.
+// end, those of the first half of the warps and those of the others: the same result every run.
 #pragma once
 #include "exlchat.h"
 #include "tiles.cuh"
@@ -38,9 +38,10 @@ struct Product {
     int rings;        // [WARPS][DEPTH][STEP_BYTES]: codes, aligned to 128 bytes as they are in memory: copies between
                       // places that are not aligned alike take four times as long in shared memory
     int scale_rings, scale_slot;  // [WARPS][DEPTH][scale_slot]
-    int x_at, x_stride;  // half [rows][x_stride], the parts of the warps one behind the other
+    int x_at, x_stride;  // half [rows][x_stride]; of one row the parts of the warps one behind the other
     int x_sums;          // float [x_stride / 32][ROWS]: sums of 32 rows of x
-    int sums;            // float [columns][WARPS][16][ROWS]
+    int sums;            // float [columns][WARPS][16]; of several rows as gemv_rows_kernel.cuh says
+    int received;        // float [columns][16 * ROWS]: what a neighbour has added up, where blocks share x
     int squares_at;      // float [ROWS][WARPS]
     int bytes;
 };

@@ -31,21 +31,17 @@ template <int DEPTH> static ExpertProduct product_of_experts(const ExlExpertProd
 // launch_one has it. At least a block for every multiprocessor, for the reason that plan.py gives.
 template <int DEPTH>
 static int launch_experts(const ExlExpertProduct &job, const ExlGemv &one, int dependent, cudaStream_t stream) {
-    int device = 0, room = 0, of_sm = 0, processors = 0;
-    cudaError_t error = find_room(one, room);
-    if (error == cudaSuccess) error = cudaGetDevice(&device);
-    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&of_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
-    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-    if (error != cudaSuccess) return error;
+    Card card;
+    if (const cudaError_t error = ask_card(one, card)) return error;
     ExpertProduct p = product_of_experts<DEPTH>(job, one);
     if constexpr (DEPTH > 1) {
         const int less = product_of_experts<DEPTH - 1>(job, one).product.bytes;
-        const bool shorter = DEPTH == 4 && dependent && p.product.bytes > of_sm / 64 * 29 && less <= of_sm / 64 * 34;
-        if (p.product.bytes > room || shorter) return launch_experts<DEPTH - 1>(job, one, dependent, stream);
+        const bool shorter = DEPTH == 4 && dependent && p.product.bytes > card.of_sm / 64 * 29 && less <= card.of_sm / 64 * 34;
+        if (p.product.bytes > card.room || shorter) return launch_experts<DEPTH - 1>(job, one, dependent, stream);
     }
-    if (p.product.bytes > room) return EXL_BAD_ARGUMENT;
-    p.across = job.blocks * job.slots > processors;
-    const int rows = (processors + job.blocks - 1) / job.blocks;
+    if (p.product.bytes > card.room) return EXL_BAD_ARGUMENT;
+    p.across = job.blocks * job.slots > card.processors;
+    const int rows = (card.processors + job.blocks - 1) / job.blocks;
     const dim3 grid = p.across ? dim3(job.slots, job.blocks) : dim3(job.blocks, job.slots > rows ? job.slots : rows);
     return launch(gemv_experts<DEPTH>, grid, THREADS, p.product.bytes, dependent, stream, p);
 }

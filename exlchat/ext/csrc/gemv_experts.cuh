@@ -101,12 +101,13 @@ __device__ __forceinline__ void stage_gathered(const Product &job, const Range &
 
 __device__ __forceinline__ void write_of_expert(const Smem &s, const Output &o, int mine, float limit, const Ahead &ahead) {
     const Product &job = *s.job;
-    const float sum = total<1>(s, o.number, o.column, 0) + __half2float(ahead.bias);
+    const RowTotal total = {s};
+    const float sum = total(o.number, o.column) + __half2float(ahead.bias);
     if (job.y_kind == EXL_Y_FLOAT) {
         static_cast<float *>(job.y)[o.to] = sum;
         return;
     }
-    const float up = total<1>(s, o.number + mine, o.column, 0) + __half2float(ahead.up_bias);
+    const float up = total(o.number + mine, o.column) + __half2float(ahead.up_bias);
     static_cast<half *>(job.y)[ahead.place] = __float2half_rn(gated(job.activation, limit, sum, up));
 }
 

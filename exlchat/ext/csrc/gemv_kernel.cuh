@@ -1,8 +1,7 @@
-// The kernel of gemv.cuh: from the plan to what is written.
+// The kernel of gemv.cuh for one row of x: from the plan to what is written.
 #pragma once
 #include "activation.cuh"
 #include "gemv_row.cuh"
-#include "gemv_rows.cuh"
 #include "gemv_x.cuh"
 #include "residual.cuh"
 
@@ -14,13 +13,13 @@ struct Smem {
     int *counts;
     Segment *lists;
     half *x;
-    float *x_sums, *sums, *squares;
+    float *x_sums, *sums, *received, *squares;
 
     __device__ __forceinline__ Smem(char *base, const Product &job)
         : job(reinterpret_cast<Product *>(base)), counts(reinterpret_cast<int *>(base + job.counts)),
           lists(reinterpret_cast<Segment *>(base + job.lists)), x(reinterpret_cast<half *>(base + job.x_at)),
           x_sums(reinterpret_cast<float *>(base + job.x_sums)), sums(reinterpret_cast<float *>(base + job.sums)),
-          squares(reinterpret_cast<float *>(base + job.squares_at)) {}
+          received(reinterpret_cast<float *>(base + job.received)), squares(reinterpret_cast<float *>(base + job.squares_at)) {}
 
     // First column tile and number of column tiles of a matrix.
     __device__ __forceinline__ int first(int matrix) const { return counts[matrix * 2]; }
@@ -45,13 +44,22 @@ struct Output {
     }
 };
 
-template <int ROWS> __device__ __forceinline__ float total(const Smem &s, int number, int column, int row) {
-    const float *sums = s.sums + (number * WARPS * 16 + column) * ROWS + row;
+template <int COUNT> __device__ __forceinline__ float sum_of(const float *values, int apart) {
     float sum = 0.f;
 #pragma unroll
-    for (int i = 0; i < WARPS; i++) sum += sums[i * 16 * ROWS];
+    for (int i = 0; i < COUNT; i++) sum += values[i * apart];
     return sum;
 }
+
+// What the warps of a block have added up for a column of its tile `number`, of one row.
+struct RowTotal {
+    const Smem &s;
+
+    __device__ __forceinline__ float operator()(int number, int column, int = 0) const {
+        const float *sums = s.sums + number * WARPS * 16 + column;
+        return sum_of<WARPS / 2>(sums, 16) + sum_of<WARPS / 2>(sums + WARPS / 2 * 16, 16);
+    }
+};
 
 // What a thread's first output needs from memory beside the sums. Constants are asked for before the previous kernel
 // ends, the residual before the weights are multiplied: at the end nobody waits for memory. Nothing is converted until
@@ -63,13 +71,13 @@ struct Ahead {
     int place;
 };
 
-template <int ROWS>
-__device__ __forceinline__ void write_result(const Smem &s, const Output &o, int mine, int row, const Ahead &ahead) {
-    const Product &job = *s.job;
-    const float sum = total<ROWS>(s, o.number, o.column, row) + __half2float(ahead.bias);
+template <class Total>
+__device__ __forceinline__ void write_result(const Product &job, const Total &total, const Output &o, int mine, int row,
+                                             const Ahead &ahead) {
+    const float sum = total(o.number, o.column, row) + __half2float(ahead.bias);
     if (job.y_kind == EXL_Y_GATED || job.y_kind == EXL_Y_ACTIVATED) {
         float value = activated(job.activation, sum);
-        if (job.y_kind == EXL_Y_GATED) value *= total<ROWS>(s, o.number + mine, o.column, row) + __half2float(ahead.up_bias);
+        if (job.y_kind == EXL_Y_GATED) value *= total(o.number + mine, o.column, row) + __half2float(ahead.up_bias);
         static_cast<half *>(job.y)[(size_t)row * job.y_stride + ahead.place] = __float2half_rn(value);
     } else if (job.y_kind == EXL_Y_HALF) {
         static_cast<half *>(job.y)[(size_t)row * job.y_stride + o.to] = __float2half_rn(sum);
@@ -109,8 +117,7 @@ __device__ __forceinline__ bool copy_plan(const Product &job, const int32_t *pla
     return true;
 }
 
-template <int ROWS, int DEPTH>
-__global__ void __launch_bounds__(THREADS, 2) gemv(const __grid_constant__ Product parameters) {
+template <int DEPTH> __global__ void __launch_bounds__(THREADS, 2) gemv(const __grid_constant__ Product parameters) {
     extern __shared__ __align__(128) char base[];
     let_next_start();
     const int t = threadIdx.x, warp = t / LANES;
@@ -127,38 +134,34 @@ __global__ void __launch_bounds__(THREADS, 2) gemv(const __grid_constant__ Produ
     // Where x is there already, it comes first.
     if (job.early) ring.start();
     const int mine = s.count(0) + (job.y_kind == EXL_Y_GATED ? 0 : s.count(1) + s.count(2));
-    const int outputs = mine * 16 * (ROWS > 1 ? job.rows : 1);
-    const bool any = t < outputs;
-    const Output first(s, any ? t / 16 % mine : 0, t % 16);
-    const int first_row = any && ROWS > 1 ? t / 16 / mine : 0;
+    const bool any = t < mine * 16;
+    const Output first(s, any ? t / 16 : 0, t % 16);
     Ahead ahead;
     if (any) ask_constants(job, first, ahead);
 #pragma unroll 1
-    for (int i = t; i < job.columns * WARPS * 4 * ROWS; i += THREADS)
+    for (int i = t; i < job.columns * WARPS * 4; i += THREADS)
         reinterpret_cast<float4 *>(s.sums)[i] = {0.f, 0.f, 0.f, 0.f};
     const Range range = {of_x.x, of_x.y, of_x.z};
     half *x = s.x + range.at;
-    float *x_sums = s.x_sums + range.at / 32 * ROWS;
+    float *x_sums = s.x_sums + range.at / 32;
     __syncthreads();
     wait_for_previous();
-    if (job.x_kind == EXL_X_NORM) stage_normed<ROWS>(job, range, x, s.squares, ring);
-    else stage_halves<ROWS>(job, range, x, ring);
-    if (any) ask_hidden(job, first, first_row, ahead);
+    if (job.x_kind == EXL_X_NORM) stage_normed<1>(job, range, x, s.squares, ring);
+    else stage_halves<1>(job, range, x, ring);
+    if (any) ask_hidden(job, first, 0, ahead);
     __syncwarp();
-    sum_blocks<ROWS>(job, range, x, x_sums);
+    sum_blocks<1>(job, range, x, x_sums);
     __syncwarp();
-    float *sums = s.sums + warp * 16 * ROWS;
-    if constexpr (ROWS == 1) multiply_row(list, ring, lanes_x<1>(job, x), x_sums, sums);
-    else multiply_rows<ROWS>(list, ring, lanes_x<ROWS>(job, x), x_sums, sums);
+    multiply_row(list, ring, lanes_x<1>(job, x), x_sums, s.sums + warp * 16);
     __syncthreads();
-    if (any) write_result<ROWS>(s, first, mine, first_row, ahead);
+    const RowTotal total = {s};
+    if (any) write_result(job, total, first, mine, 0, ahead);
 #pragma unroll 1
-    for (int i = t + THREADS; i < outputs; i += THREADS) {
-        const Output o(s, i / 16 % mine, i % 16);
-        const int row = ROWS > 1 ? i / 16 / mine : 0;
+    for (int i = t + THREADS; i < mine * 16; i += THREADS) {
+        const Output o(s, i / 16, i % 16);
         ask_constants(job, o, ahead);
-        ask_hidden(job, o, row, ahead);
-        write_result<ROWS>(s, o, mine, row, ahead);
+        ask_hidden(job, o, 0, ahead);
+        write_result(job, total, o, mine, 0, ahead);
     }
 }
 

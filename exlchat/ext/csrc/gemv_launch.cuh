@@ -1,14 +1,14 @@
 // How the kernel of gemv.cuh is launched; a .cu for each number of rows, because each takes a while to compile.
 #pragma once
-#include "gemv_kernel.cuh"
+#include "gemv_rows_kernel.cuh"
 #include "launch.cuh"
 
 namespace exl {
 
 inline int align16(int bytes) { return (bytes + 15) / 16 * 16; }
 
-// at_once: rows that the kernel is made for, 1, 2, 4 or 8.
-inline Product product_of(const ExlGemv &job, int at_once, int depth) {
+// at_once: rows that the kernel is made for, 1, 2, 4 or 8. sharing: blocks that share x, where there are several rows.
+inline Product product_of(const ExlGemv &job, int at_once, int depth, int sharing = 1) {
     Product p = {};
     p.plan = job.plan;
     int scales = 0;
@@ -30,35 +30,58 @@ inline Product product_of(const ExlGemv &job, int at_once, int depth) {
     p.scale_rings = p.rings + WARPS * depth * STEP_BYTES;
     p.x_at = p.scale_rings + WARPS * depth * p.scale_slot;
     // 64 bytes beyond a multiple of 128 keep the 8 rows of a fragment on different banks.
-    p.x_stride = (job.x_rows + 63) / 64 * 64 + 32;
+    p.x_stride = ((at_once == 1 ? job.x_rows : job.x_spans[sharing - 1]) + 63) / 64 * 64 + 32;
     p.x_sums = p.x_at + p.x_stride * 2 * job.rows;
     p.sums = p.x_sums + align16(p.x_stride / 32 * 4 * at_once);
-    p.squares_at = p.sums + job.columns * WARPS * 16 * at_once * 4;
+    p.received = p.sums + job.columns * WARPS * 16 * at_once * 4;
+    p.squares_at = p.received + (at_once > 1 && sharing > 1 ? job.columns * 16 * at_once * 4 : 0);
     p.bytes = p.squares_at + align16(WARPS * 4 * at_once);
     return p;
 }
 
-// least: shared memory that a block takes, even where it needs less.
-template <int ROWS, int DEPTH> int launch_rows(const ExlGemv &job, int least, int dependent, cudaStream_t stream) {
-    Product p = product_of(job, ROWS, DEPTH);
+// How several rows are multiplied.
+struct Way {
+    int depth, sharing;
+    int least;  // shared memory that a block takes, even where it needs less
+};
+
+template <int ROWS, int DEPTH> int launch_rows(const ExlGemv &job, const Way &way, int dependent, cudaStream_t stream) {
+    Product p = product_of(job, ROWS, DEPTH, way.sharing);
     p.early = dependent;
-    return launch(gemv<ROWS, DEPTH>, job.blocks, THREADS, p.bytes > least ? p.bytes : least, dependent, stream, p);
+    const int bytes = p.bytes > way.least ? p.bytes : way.least;
+    if (way.sharing == 2) return launch_clusters(2, gemv_rows<ROWS, DEPTH, 2>, job.blocks, THREADS, bytes, dependent, stream, p);
+    return launch(gemv_rows<ROWS, DEPTH, 1>, job.blocks, THREADS, bytes, dependent, stream, p);
 }
 
-// Bytes of shared memory that a block may take.
-inline cudaError_t find_room(const ExlGemv &job, int &room) {
+template <int DEPTH> int launch_row(const ExlGemv &job, int dependent, cudaStream_t stream) {
+    Product p = product_of(job, 1, DEPTH);
+    p.early = dependent;
+    return launch(gemv<DEPTH>, job.blocks, THREADS, p.bytes, dependent, stream, p);
+}
+
+// What of the card a launch goes by. room: bytes of shared memory that a block may take; of_sm: that a multiprocessor has.
+struct Card {
+    int room, of_sm, processors, major;
+};
+inline cudaError_t ask_card(const ExlGemv &job, Card &card) {
     int device = 0;
     cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (job.room > 0 && job.room < room) room = job.room;
+    const auto ask = [&](int &value, cudaDeviceAttr which) {
+        if (error == cudaSuccess) error = cudaDeviceGetAttribute(&value, which, device);
+    };
+    ask(card.room, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    ask(card.of_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+    ask(card.processors, cudaDevAttrMultiProcessorCount);
+    ask(card.major, cudaDevAttrComputeCapabilityMajor);
+    if (job.room > 0 && job.room < card.room) card.room = job.room;
     return error;
 }
 
 // One row, with as deep a ring as there is room for. EXL_BAD_ARGUMENT, and nothing launched, where none fits.
 template <int DEPTH> int launch_deepest(const ExlGemv &job, int dependent, cudaStream_t stream) {
-    int room = 0;
-    if (const cudaError_t error = find_room(job, room)) return error;
-    if (product_of(job, 1, DEPTH).bytes <= room) return launch_rows<1, DEPTH>(job, 0, dependent, stream);
+    Card card;
+    if (const cudaError_t error = ask_card(job, card)) return error;
+    if (product_of(job, 1, DEPTH).bytes <= card.room) return launch_row<DEPTH>(job, dependent, stream);
     if constexpr (DEPTH > 1) return launch_deepest<DEPTH - 1>(job, dependent, stream);
     return EXL_BAD_ARGUMENT;
 }
@@ -67,12 +90,10 @@ template <int DEPTH> int launch_deepest(const ExlGemv &job, int dependent, cudaS
 // do not, a multiprocessor that is done first takes two blocks of the next kernel and another none, and that takes twice
 // as long (a 70B: 37 us a layer). So a ring that would take much gets one slot less: 29 and 34 of 64 parts go together.
 template <int DEPTH> int launch_one(const ExlGemv &job, int dependent, cudaStream_t stream) {
-    int device = 0, of_sm = 0;
-    cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&of_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
-    if (error != cudaSuccess) return error;
-    const bool shorter = product_of(job, 1, DEPTH).bytes > of_sm / 64 * 29 &&
-                         product_of(job, 1, DEPTH - 1).bytes <= of_sm / 64 * 34;
+    Card card;
+    if (const cudaError_t error = ask_card(job, card)) return error;
+    const bool shorter = product_of(job, 1, DEPTH).bytes > card.of_sm / 64 * 29 &&
+                         product_of(job, 1, DEPTH - 1).bytes <= card.of_sm / 64 * 34;
     if (dependent && shorter) return launch_deepest<DEPTH - 1>(job, dependent, stream);
     return launch_deepest<DEPTH>(job, dependent, stream);
 }

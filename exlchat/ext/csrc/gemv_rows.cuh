@@ -32,14 +32,11 @@ template <int BITS, bool PLAIN, int ROWS> struct RowsPiece {
     OneScale<BITS, PLAIN> one[F::SETS];
     float2 s[F::SETS];
 
-    // x and sums are the lane's, parts holds zeros where the lane has none.
-    __device__ __forceinline__ RowsPiece(uint4 (&parts)[4], const char *codes, const char *scales, int group,
-                                         const half *x, const float *sums, int lane) {
+    // sums are the lane's.
+    __device__ __forceinline__ RowsPiece(const char *codes, const char *scales, int group, const float *sums, int lane) {
         const uint32_t *tiles = reinterpret_cast<const uint32_t *>(codes);
         load_tile<BITS>(w, tiles, lane);
         load_tile<BITS>(w + BITS, tiles + BITS * LANES, lane);
-#pragma unroll
-        for (int i = 0; i < 4; i++) load16_if(lane / (4 * ROWS) == i % F::BLOCKS, parts[i], x + i * 32);
 #pragma unroll
         for (int i = 0; i < F::SETS; i++) {
             const int block = i * F::BLOCKS + F::block(lane);
@@ -47,6 +44,11 @@ template <int BITS, bool PLAIN, int ROWS> struct RowsPiece {
             one[i] = OneScale<BITS, PLAIN>(scales + place.value, scales + place.byte);
             s[i] = *reinterpret_cast<const float2 *>(sums + block * ROWS);
         }
+    }
+    // Weights of nothing.
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int i = 0; i < F::SETS; i++) one[i].clear();
     }
     template <int B>
     __device__ __forceinline__ void multiply_block(float (&even)[4], float (&odd)[4], const uint4 (&x)[4]) const {
@@ -80,7 +82,13 @@ template <int BITS, bool PLAIN, int ROWS> struct RowsPiece {
 };
 
 template <int ROWS> struct RowsWork : Work<RowsSum<ROWS>> {
-    uint4 parts[4] = {};  // of x, for a piece
+    int column_floats;    // from the sums of a column to those of the next
+    uint4 parts[4] = {};  // of x, for a piece: the lane's, zeros where it has none
+
+    __device__ __forceinline__ void load(const half *x, int lane) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) load16_if(lane / (4 * ROWS) == i % Fragment<ROWS>::BLOCKS, parts[i], x + i * 32);
+    }
 };
 
 // ((block 0 + block 1) + (block 2 + block 3)), as the lanes of one row add them up.
@@ -95,14 +103,20 @@ template <int ROWS> __device__ __forceinline__ float of_all_blocks(const float (
     }
 }
 
-// To a warp's sums of one column tile: [16][ROWS].
+// Where a row of a column stands among the sums of a warp and a column tile: columns side by side, and turned about so that
+// neither those who add to two rows of eight columns each nor those who read whole rows get in each other's way.
+__device__ __forceinline__ int sum_place(int column, int row) {
+    return (row ^ (row >> 2 & 1)) * 16 + (column ^ (row >> 1 & 1) * 8);
+}
+
+// To a warp's sums of one column tile.
 template <int ROWS> __device__ __forceinline__ void add_sum(float *to, RowsSum<ROWS> &sum, int lane) {
     const float2 low = {of_all_blocks<ROWS>(sum.low, 0), of_all_blocks<ROWS>(sum.low, 1)};
     const float2 high = {of_all_blocks<ROWS>(sum.high, 0), of_all_blocks<ROWS>(sum.high, 1)};
     if (lane % 4 * 2 < ROWS) {
-        float2 *at = reinterpret_cast<float2 *>(to + (lane >> 2) * ROWS + Fragment<ROWS>::row(lane)), *higher = at + 4 * ROWS;
-        *at = {at->x + low.x, at->y + low.y};
-        *higher = {higher->x + high.x, higher->y + high.y};
+        const int column = lane >> 2, row = Fragment<ROWS>::row(lane);
+        to[sum_place(column, row)] += low.x, to[sum_place(column, row + 1)] += low.y;
+        to[sum_place(column + 8, row)] += high.x, to[sum_place(column + 8, row + 1)] += high.y;
     }
     sum = RowsSum<ROWS>();
 }
@@ -112,27 +126,45 @@ template <int BITS, bool PLAIN, int ROWS, int DEPTH>
 __device__ __forceinline__ void run(Ring<DEPTH> &ring, RowsWork<ROWS> &work) {
     static_assert(DEPTH > 1, "the slot is read after the ring has gone on");
     constexpr int EACH = BITS > 4 ? 1 : 2;
+    // Both pieces of a step are loaded before one is multiplied, where the registers hold them.
+    constexpr bool TOGETHER = EACH == 2 && ROWS == 2;
     Segment segment = *work.list;
     const int width = segment.width();
     do {
         const int group = segment.group(), scale_bytes = segment.scale_bytes();
         const half *x = work.x + segment.x_block() * 32;
         const float *sums = work.x_sums + segment.x_block() * ROWS;
+        using Piece = RowsPiece<BITS, PLAIN, ROWS>;
         int left = segment.pieces();
 #pragma unroll 1
         while (left > 0) {
+            if constexpr (TOGETHER) work.load(x, ring.lane);
             ring.wait();
             const char *codes = ring.base + ring.slot, *scales = ring.base + ring.scale_slot;
-            ring.go_on();
-            const int end = max(left - EACH, 0);
+            if constexpr (TOGETHER) {
+                const bool two = left > 1;
+                const Piece first(codes, scales, group, sums, ring.lane);
+                Piece second(codes + (two ? PIECE_BYTES<BITS> : 0), scales + (two ? scale_bytes : 0), group,
+                             sums + (two ? PIECE_ROWS / 32 * ROWS : 0), ring.lane);
+                if (!two) second.clear();
+                ring.go_on();
+                first.multiply(work.sum, work.parts);
+                work.load(x + (two ? PIECE_ROWS : 0), ring.lane);
+                second.multiply(work.sum, work.parts);
+                left -= EACH, x += EACH * PIECE_ROWS, sums += EACH * PIECE_ROWS / 32 * ROWS;
+            } else {
+                ring.go_on();
+                const int end = max(left - EACH, 0);
 #pragma unroll 1
-            for (; left > end; left--, x += PIECE_ROWS, sums += PIECE_ROWS / 32 * ROWS) {
-                const RowsPiece<BITS, PLAIN, ROWS> piece(work.parts, codes, scales, group, x, sums, ring.lane);
-                piece.multiply(work.sum, work.parts);
-                codes += PIECE_BYTES<BITS>, scales += scale_bytes;
+                for (; left > end; left--, x += PIECE_ROWS, sums += PIECE_ROWS / 32 * ROWS) {
+                    work.load(x, ring.lane);
+                    const Piece piece(codes, scales, group, sums, ring.lane);
+                    piece.multiply(work.sum, work.parts);
+                    codes += PIECE_BYTES<BITS>, scales += scale_bytes;
+                }
             }
         }
-        add_sum<ROWS>(work.sums + segment.column() * WARPS * 16 * ROWS, work.sum, ring.lane);
+        add_sum<ROWS>(work.sums + segment.column() * work.column_floats, work.sum, ring.lane);
         segment = *++work.list;
     } while (segment.width() == width && segment.pieces());
 }
@@ -140,8 +172,8 @@ __device__ __forceinline__ void run(Ring<DEPTH> &ring, RowsWork<ROWS> &work) {
 // All segments of a warp. x is the lane's, x_sums and sums the warp's.
 template <int ROWS, int DEPTH>
 __device__ __forceinline__ void multiply_rows(const Segment *list, Ring<DEPTH> &ring, const half *x, const float *x_sums,
-                                              float *sums) {
-    RowsWork<ROWS> work = {{list, x, x_sums + Fragment<ROWS>::row(ring.lane), sums}};
+                                              float *sums, int column_floats) {
+    RowsWork<ROWS> work = {{list, x, x_sums + Fragment<ROWS>::row(ring.lane), sums}, column_floats};
     while (work.list->pieces()) {
 #define EXL_RUN(BITS, PLAIN) run<BITS, PLAIN, ROWS>(ring, work)
         EXL_FOR_WIDTH(work.list->width(), EXL_RUN)

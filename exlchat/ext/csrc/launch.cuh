@@ -16,9 +16,10 @@ template <class Kernel> inline cudaError_t prepare(Kernel kernel, int shared_byt
 }
 
 // dependent: the kernel may start while its predecessor runs (sm_90 and later; before that it is not asked for).
+// cluster: blocks that stand side by side and run at the same time.
 template <class... Parameters, class... Arguments>
-inline int launch(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes, int dependent,
-                  cudaStream_t stream, const Arguments &...arguments) {
+inline int launch_clusters(int cluster, void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes,
+                           int dependent, cudaStream_t stream, const Arguments &...arguments) {
     cudaError_t error = prepare(kernel, shared_bytes);
     int device = 0, major = 0;
     if (error == cudaSuccess) error = cudaGetDevice(&device);
@@ -26,12 +27,28 @@ inline int launch(void (*kernel)(Parameters...), dim3 grid, int threads, int sha
     if (error != cudaSuccess) return error;
     cudaLaunchConfig_t config = {};
     config.gridDim = grid, config.blockDim = threads, config.dynamicSmemBytes = shared_bytes, config.stream = stream;
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = &attribute, config.numAttrs = dependent && major >= 9 ? 1 : 0;
+    cudaLaunchAttribute attributes[2] = {};
+    config.attrs = attributes;
+    if (dependent && major >= 9) {
+        attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+        attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+        attributes[config.numAttrs++].val.clusterDim = {(unsigned)cluster, 1, 1};
+    }
     return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
 }
+template <class... Parameters, class... Arguments>
+inline int launch(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes, int dependent,
+                  cudaStream_t stream, const Arguments &...arguments) {
+    return launch_clusters(1, kernel, grid, threads, shared_bytes, dependent, stream, arguments...);
+}
+
+// Shared memory that a block may take so that one of OVER_HALF more, of which no two fit a multiprocessor, has room beside
+// it; a kilobyte of each is CUDA's.
+inline int half_of(int of_sm) { return of_sm / 2 - 1024 - 192; }
+constexpr int OVER_HALF = 256;
 
 // Makes of a small kernel's blocks one for every multiprocessor, if it has fewer and the next kernel may start early:
 // a multiprocessor left empty would get two of that one's blocks. Of several rows each has so many blocks.

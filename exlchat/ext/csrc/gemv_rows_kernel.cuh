@@ -1,0 +1,161 @@
+// The kernel of gemv.cuh for 2 to 8 rows of x: of each row what the kernel for one row makes of it, to the last bit.
+//
+// What several rows cost is x: eight rows of 14,336 inputs are 229 KB, which every multiprocessor brings through L2 and has
+// to find room for. So BLOCKS neighbours, two where the card has clusters, share their work: each multiplies the columns of
+// both for its half of the plan's warps, and needs the inputs of those warps alone, once for all of them. In the end each
+// gives the other what its half of the warps has come to for the other's columns.
+#pragma once
+#include "gemv_kernel.cuh"
+#include "gemv_rows.cuh"
+
+namespace exl {
+
+// Which warp of which block of the plan a warp stands in for.
+template <int BLOCKS> struct Part {
+    static constexpr int EACH = WARPS / BLOCKS;  // warps of a plan's block whose work one block does
+    int rank, turn, warp;                        // of this block among its neighbours; of the other's block; of the plan's warp
+    const int32_t *own, *plan;                   // what the block writes, and what the warp multiplies
+
+    __device__ __forceinline__ Part(const Product &job, int warp)
+        : rank(blockIdx.x % BLOCKS), turn(warp / EACH), warp(rank * EACH + warp % EACH),
+          own(job.plan + (size_t)blockIdx.x * job.plan_ints), plan(own + (turn - rank) * job.plan_ints) {}
+
+    // First row of x that the warp needs, and how many.
+    __device__ __forceinline__ int2 rows() const { return __ldg(reinterpret_cast<const int2 *>(plan + HEADER_INTS) + warp * 2); }
+};
+
+// The rows of x that a block needs, from the first to the last of its warps. By whole warps.
+template <int BLOCKS> __device__ __forceinline__ Range rows_of_all(const Product &job) {
+    const int2 rows = Part<BLOCKS>(job, threadIdx.x % WARPS).rows();
+    int first = rows.y ? rows.x : job.stored, end = rows.x + rows.y;
+#pragma unroll
+    for (int d = WARPS / 2; d; d /= 2)
+        first = min(first, __shfl_xor_sync(~0u, first, d)), end = max(end, __shfl_xor_sync(~0u, end, d));
+    return {first, max(end - first, 0), 0};
+}
+
+// Sums stand as float [BLOCKS][columns][EACH][ROWS * 16]: of each neighbour's columns, by warps of its plan.
+template <int ROWS, int BLOCKS> struct RowsTotal {
+    static constexpr int EACH = Part<BLOCKS>::EACH, TILE = 16 * ROWS;
+    const Smem &s;
+    int rank;
+
+    __device__ __forceinline__ const float *sums_of(int block, int number, int place) const {
+        return s.sums + (block * s.job->columns + number) * EACH * TILE + place;
+    }
+    __device__ __forceinline__ float operator()(int number, int column, int row) const {
+        const int place = sum_place(column, row);
+        const float *own = sums_of(rank, number, place);
+        const float first = sum_of<WARPS / 2>(own, TILE);
+        if constexpr (BLOCKS == 1) return first + sum_of<WARPS / 2>(own + WARPS / 2 * TILE, TILE);
+        return first + s.received[number * TILE + place];
+    }
+    // By all threads: to the neighbour what it lacks.
+    __device__ __forceinline__ void give() const {
+        for (int i = threadIdx.x; i < s.job->columns * TILE; i += THREADS)
+            give_neighbour(s.received + i, 1 - rank, sum_of<EACH>(sums_of(1 - rank, i / TILE, i % TILE), TILE));
+    }
+};
+
+// What falls to a thread of `tiles` column tiles that the block writes: a column of a tile, of one row or of every `step`th.
+struct Writer {
+    static constexpr int GROUPS = THREADS / 16;
+    int number, row = 0, step = 1;
+    bool any;
+
+    __device__ __forceinline__ Writer(int tiles, int rows) : number(threadIdx.x / 16) {
+        if (tiles > 0 && tiles < GROUPS) step = GROUPS / tiles, row = number / tiles, number -= row * tiles;
+        any = number < tiles && row < min(step, rows);
+    }
+};
+
+template <class Total>
+__device__ __forceinline__ void write_all(const Total &total, const Writer &writer, Output output, int mine, Ahead &ahead) {
+    const Smem &s = total.s;
+    const Product &job = *s.job;
+    int number = writer.number, row = writer.row;
+#pragma unroll 1
+    while (true) {
+        write_result(job, total, output, mine, row, ahead);
+        row += writer.step;
+        if (row >= job.rows) {
+            number += Writer::GROUPS, row = writer.row;
+            if (number >= mine) return;
+            output = Output(s, number, threadIdx.x % 16);
+            ask_constants(job, output, ahead);
+        }
+        ask_hidden(job, output, row, ahead);
+    }
+}
+
+// The job, what the block writes, and every warp's own list, to shared memory. False where no neighbour has anything to do.
+template <int BLOCKS> __device__ __forceinline__ bool copy_part(const Product &job, const Part<BLOCKS> &part, const Smem &s) {
+    const int t = threadIdx.x, warp = t / LANES;
+    const int4 *from = reinterpret_cast<const int4 *>(part.plan + HEADER_INTS + WARPS * WARP_INTS) + part.warp * job.segments;
+    int4 *list = reinterpret_cast<int4 *>(s.lists) + warp * job.segments;
+    int columns = 0;
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i++) {
+        const int4 *header = reinterpret_cast<const int4 *>(part.own + (i - part.rank) * job.plan_ints);
+        const int4 a = __ldg(header), b = __ldg(header + 1);
+        columns += a.y + a.w + b.y;
+        if (t == 0 && i == part.rank) reinterpret_cast<int4 *>(s.counts)[0] = a, reinterpret_cast<int4 *>(s.counts)[1] = b;
+    }
+#pragma unroll 1
+    for (int i = t % LANES; i < job.segments; i += LANES) list[i] = __ldg(from + i);
+    if (columns == 0) return false;
+#pragma unroll 1
+    for (int i = t; i < (int)(sizeof(Product) / 8); i += THREADS)
+        reinterpret_cast<uint2 *>(s.job)[i] = reinterpret_cast<const uint2 *>(&job)[i];
+    __syncthreads();
+    return true;
+}
+
+template <int ROWS, int DEPTH, int BLOCKS>
+__global__ void __launch_bounds__(THREADS, 2) gemv_rows(const __grid_constant__ Product parameters) {
+    if constexpr (BLOCKS == 1 || CLUSTERS) {
+        extern __shared__ __align__(128) char base[];
+        let_next_start();
+        const int t = threadIdx.x, warp = t / LANES;
+        const Part<BLOCKS> part(parameters, warp);
+        const Smem s(base, parameters);
+        const Range range = rows_of_all<BLOCKS>(parameters);
+        const int first_row = part.rows().x - range.row;
+        if (!copy_part(parameters, part, s)) {  // they only keep their places
+            wait_for_previous();
+            return;
+        }
+        const Product &job = *s.job;
+        const Segment *list = s.lists + warp * job.segments;
+        Ring<DEPTH> ring(job, list, base);
+        // Where x is there already, it comes first.
+        if (job.early) ring.start();
+        const int mine = s.count(0) + (job.y_kind == EXL_Y_GATED ? 0 : s.count(1) + s.count(2));
+        const Writer writer(mine, job.rows);
+        const Output first(s, writer.any ? writer.number : 0, t % 16);
+        Ahead ahead;
+        if (writer.any) ask_constants(job, first, ahead);
+        const int column_floats = Part<BLOCKS>::EACH * 16 * ROWS;
+#pragma unroll 1
+        for (int i = t; i < job.columns * BLOCKS * column_floats / 4; i += THREADS)
+            reinterpret_cast<float4 *>(s.sums)[i] = {0.f, 0.f, 0.f, 0.f};
+        wait_for_previous();
+        if (job.x_kind == EXL_X_NORM) stage_normed<ROWS>(job, range, s.x, s.squares, ring);
+        else stage_halves<ROWS>(job, range, s.x, ring);
+        if (writer.any) ask_hidden(job, first, writer.row, ahead);
+        __syncthreads();
+        sum_blocks<ROWS>(job, range, s.x, s.x_sums);
+        __syncthreads();
+        float *sums = s.sums + (part.turn * job.columns * Part<BLOCKS>::EACH + part.warp % Part<BLOCKS>::EACH) * 16 * ROWS;
+        multiply_rows<ROWS>(list, ring, lanes_x<ROWS>(job, s.x + first_row), s.x_sums + first_row / 32 * ROWS, sums, column_floats);
+        __syncthreads();
+        const RowsTotal<ROWS, BLOCKS> total = {s, part.rank};
+        if constexpr (BLOCKS > 1) {
+            total.give();
+            meet_cluster();
+        }
+        if (writer.any) write_all(total, writer, first, mine, ahead);
+    }
+}
+
+}  // namespace exl
