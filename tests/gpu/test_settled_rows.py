@@ -117,7 +117,7 @@ def test_heads_in_float16_behind_a_settled_row(kernels: Kernels, width: int, out
 
     alone = torch.cat([multiplied(slice(row, row + 1)) for row in range(ROWS)])
     wanted = reference.head_product(weight, x)
-    assert float((alone - wanted).norm() / wanted.norm()) < 1e-5
+    assert float((alone - wanted).norm() / wanted.norm()) < 2e-5
     for rows in range(2, ROWS + 1):
         assert same_bits(multiplied(slice(0, rows)), alone[:rows]), f"{rows} rows"
 
