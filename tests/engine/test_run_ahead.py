@@ -27,12 +27,14 @@ from exlchat.engine.decode.prompts import PromptGraphs
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling import NotNumbersError, probabilities
 from exlchat.engine.sampling.device import DeviceDraws
+from exlchat.engine.sampling.distribution import Moment, distribution, drawn, next_surprise
 from exlchat.engine.schedule.scheduler import Scheduler
 from exlchat.ext.functions import CDraw
 from exlchat.ext.philox import uniform_bits
 from exlchat.ext.sampling import DRAWN, NOT_NUMBERS, TokenRing
 from tests.endless_model import save_llama_without_end
 from tests.engine.retired import retired
+from tests.engine.test_several import Passes
 
 PROMPT = list(range(10, 40))
 WARM = SamplingSettings(1.5, top_k=200, top_p=0.98)
@@ -50,6 +52,7 @@ class Device:
         self.capacity = 64
         self.wide = SimpleNamespace(most=8)
         self.prompts: PromptGraphs
+        self.feed_each: Callable[[Sequence[int], Sequence[KVSequence]], torch.Tensor]
         self.launches = self.reported = self.grown = 0
         self.failure: str | None = None
         self._draw_token, self._seconds = draw, seconds
@@ -70,6 +73,10 @@ class Device:
     def launch(self) -> None:
         self.launches += 1
         self._work.put(True)
+
+    def mu(self) -> float:
+        assert self.reported == self.launches
+        return float(self._draw.mu)
 
     def running(self) -> bool:
         if self.failure:
@@ -123,6 +130,13 @@ def model_device(engine: LocalEngine, sampling: SamplingSettings, seconds: float
         logits = parts.transformer.forward(torch.tensor([token]), sequence, start=position)[-1]
         if state.greedy:
             return int(logits.argmax()), DRAWN
+        if "mirostat" in sampling.steps:
+            found = distribution(logits.double(), sampling, sampling.steps, Moment(state.mu, 1.0, None))
+            assert found.steered is not None
+            token = drawn(found.left, uniform_bits(state.seed, state.index) / 2**53)
+            p = float(found.steered.p[found.steered.ids == token])
+            state.mu = next_surprise(state.mu, p, sampling.mirostat_tau, sampling.mirostat_eta)
+            return token, DRAWN
         cumulative = probabilities(logits, sampling).cumsum(0)
         share = cumulative[-1] * (uniform_bits(state.seed, state.index) / 2**53)
         return int(torch.searchsorted(cumulative, share, right=True)), DRAWN
@@ -169,6 +183,30 @@ def test_mirostat_goes_on_behind_the_token_that_the_host_drew(engine: LocalEngin
         assert device.began.c_draw().mu == pytest.approx(6.0 - 0.2 * (-math.log2(p) - 3.0), abs=1e-4)
         found.add(device.began.mu)
     assert len(found) > 1
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 9])
+def test_mirostat_is_beside_others_what_it_is_alone(engine: LocalEngine, other: LocalEngine, tokens: int) -> None:
+    """The device has drawn ahead when others come; the host goes on where it was, and the device where the host was."""
+    steered = SamplingSettings(1.2, mirostat_tau=3.0, mirostat_eta=0.2)
+    request = GenerationRequest(PROMPT, steered, max_new_tokens=60, seed=3)
+    beside = GenerationRequest(PROMPT[:20], WARM, max_new_tokens=7, seed=4, alternatives=1)
+    wanted, wanted_beside = (finish(other.generate(one)).token_ids for one in (request, beside))
+    device = model_device(engine, steered)
+    passes = Passes(engine._parts.transformer)
+    device.feed_each = passes.feed_each
+    generator = with_device(engine, device)
+    events = generator.generate(request)
+    for _ in range(2):
+        told = 0
+        while told < tokens:
+            event = next(events)
+            told += len(event.token_ids) if isinstance(event, TextDelta) else 0
+        launches = device.launches
+        assert finish(generator.generate(beside)).token_ids == wanted_beside
+    assert 2 in passes.sizes
+    assert finish(events).token_ids == wanted
+    assert device.launches > launches
 
 
 def test_the_next_answer_uses_what_the_device_has_cached(engine: LocalEngine, other: LocalEngine) -> None:

@@ -69,6 +69,10 @@ class Sampler:
         """Mirostat's mu at the next draw, in bits."""
         return self._surprises[-1]
 
+    def steer(self, surprise: float) -> None:
+        """Mirostat's mu at the next draw, where a device has drawn the tokens before."""
+        self._surprises[-1] = surprise
+
     def draw(
         self,
         logits: Tensor,

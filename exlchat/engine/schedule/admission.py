@@ -40,7 +40,7 @@ class Admission:
             return True
         if work.cancelled:
             return len(going) < self._most() + _LEAVING
-        if work.apart or any(one.apart for one in going) or (work.guided and any(one.guided for one in going)):
+        if work.guided and any(one.guided for one in going):
             return False
         return self._has_pages(work, going) and len(going) < self._most()
 

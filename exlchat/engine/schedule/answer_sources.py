@@ -79,13 +79,16 @@ class AnswerSources:
         draws = self._device_rules.draws(state)
         if rules.hold:
             return MaskedTokens(step, sequence, state.context, draws, lambda _: rules.mask)
-        return RunAheadTokens(step, sequence, state.context, draws, most=state.most)
+        leaves = state.foresee if is_steered(state.parts.request.sampling) else None
+        return RunAheadTokens(step, sequence, state.context, draws, most=state.most, leaves=leaves)
 
     def _on_device(self, state: GenerationState) -> bool:
         request = state.parts.request
         if request.alternatives or state.parts.guidance is not None or why_not_on_device(request.sampling) is not None:
             return False
-        # Mirostat's state is on the device then, and what goes back or begins anew would begin without it.
+        if state.foresees:
+            return False
+        # Mirostat's state is on the device then, and what goes back would begin without it.
         limited = request.thoughts is not None and request.thoughts.tokens is not None
         anew = request.banned or request.constraint or limited or self._drafter(request) is not None
         return not (is_steered(request.sampling) and anew)

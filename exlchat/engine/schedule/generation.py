@@ -85,6 +85,7 @@ class GenerationState:
         self._told = 0
         self._opened_under = False
         self._source: TokenSource | None = None
+        self._foreseen: list[int] = []
         self._watch = RepetitionWatch() if request.stop_repeating else None
         self._thoughts = ThoughtWatch(request.thoughts)
         self._start = ConstraintStart(request.constraint_from)
@@ -132,12 +133,25 @@ class GenerationState:
         self.leave_source()
         return self._told_text(self._stream.finish(), last=True)
 
+    @property
+    def foresees(self) -> bool:
+        """Whether the next token is drawn already."""
+        return bool(self._foreseen)
+
+    def foresee(self, tokens: list[int], surprise: Callable[[], float]) -> None:
+        """A source that leaves has drawn these; with them the device knows Mirostat's mu, and nobody else."""
+        if self.reason is None:
+            self._foreseen = tokens
+            self.parts.sampler.steer(surprise())
+
     def note(self, chances: PlaceChances | None) -> None:
         """Of the next token, where the device has drawn it."""
         self._drawn = chances
 
     def draw(self, logits: Tensor) -> int:
         """The next token of float `[vocab]`, by all that holds for it."""
+        if self._foreseen:
+            return self._foreseen.pop(0)
         parts, request = self.parts, self.parts.request
         guidance = None if parts.guidance is None else parts.guidance.logits(self.ids).to(logits.device)
         allowed = parts.rules.allowed

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def drawn_on_device(request: GenerationRequest) -> bool:
-    """Whether the device can draw the tokens of an answer beside others; Mirostat's state is kept on the host."""
+    """Whether the device can draw the tokens of an answer beside others; Mirostat's state is kept on the host then."""
     return not is_steered(request.sampling) and why_not_on_device(request.sampling) is None
 
 

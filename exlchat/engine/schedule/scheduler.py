@@ -21,7 +21,6 @@ from exlchat.engine.kv.archive import PageArchive
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.placement import card_failure
-from exlchat.engine.sampling.device import is_steered
 from exlchat.engine.sampling.device_rules import DeviceRules
 from exlchat.engine.schedule.admission import Admission
 from exlchat.engine.schedule.answer_sources import AnswerSources
@@ -180,7 +179,7 @@ class Scheduler:
             return one
 
         planned, plans = self._planned(request, seeds)
-        works = [self._of_plan(planned, plan, tell(index)) for index, plan in enumerate(plans)]
+        works = [self._maker.answer(planned, plan, tell(index)) for index, plan in enumerate(plans)]
         return self._running(works, told)
 
     def score(self, request: ScoreRequest) -> Running[PrefillProgress | Scored]:
@@ -240,12 +239,7 @@ class Scheduler:
 
     def _answer(self, request: GenerationRequest, tell: Tell) -> Work:
         request, (plan,) = self._planned(request, [request.seed])
-        return self._of_plan(request, plan, tell)
-
-    def _of_plan(self, request: GenerationRequest, plan: SamplingPlan, tell: Tell) -> Work:
-        # A device keeps Mirostat's state, and would lose it to another answer.
-        apart = self.runner.step is not None and is_steered(request.sampling)
-        return self._maker.answer(request, plan, tell, apart=apart)
+        return self._maker.answer(request, plan, tell)
 
     def _score(self, request: ScoreRequest, tell: Tell) -> Work:
         check_score(request, self._vocab_size, self._cache.max_seq_len)

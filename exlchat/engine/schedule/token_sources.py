@@ -116,6 +116,7 @@ class RunAheadTokens:
         context: prompt and answer so far.
         draws: of the next token of the answer, and of those behind it.
         most: steps that may be launched, as many as tokens may follow.
+        leaves: gets, at the end, what was drawn and not asked for, and what tells Mirostat's mu behind that.
 
     Raises:
         ModelError: no memory for one more token.
@@ -124,12 +125,20 @@ class RunAheadTokens:
     path: DecodePath = "run-ahead"
 
     def __init__(
-        self, step: DecodeGraphs, sequence: KVSequence, context: Sequence[int], draws: DeviceDraws, *, most: int
+        self,
+        step: DecodeGraphs,
+        sequence: KVSequence,
+        context: Sequence[int],
+        draws: DeviceDraws,
+        *,
+        most: int,
+        leaves: Callable[[list[int], Callable[[], float]], None] | None = None,
     ) -> None:
         self._step = step
         self._sequence = sequence
         self._start = len(context) - 1
         self._most = most
+        self._leaves = leaves
         self._launched = self._read = 0
         self._closed = False
         step.ring.clear()
@@ -158,9 +167,11 @@ class RunAheadTokens:
         if self._closed:
             return
         self._closed = True
-        if self._launched > self._read:
-            with suppress(ModelError):  # a device that has failed works for nobody
-                wait_for(self._step, self._launched)
+        with suppress(ModelError, RuntimeError):  # a device that has failed works for nobody
+            reports = [wait_for(self._step, number) for number in range(self._read + 1, self._launched + 1)]
+            # Where a draw has failed, the next source finds that out.
+            if self._leaves is not None and all(status == DRAWN for _, status in reports):
+                self._leaves([token for token, _ in reports], self._step.mu)
 
     def _launch_up_to(self, count: int) -> None:
         while self._launched < min(count, self._most):

@@ -52,7 +52,6 @@ class Work:
         ahead: whether the host has to know nothing before a draw.
         on_device: whether the device can draw its tokens beside others.
         guided: whether it leans away from another prompt.
-        apart: whether nothing else may be answered while it is.
     """
 
     def __init__(
@@ -64,10 +63,9 @@ class Work:
         ahead: bool = False,
         on_device: bool = False,
         guided: bool = False,
-        apart: bool = False,
     ) -> None:
         self.tell, self.sequence, self.rank = tell, sequence, rank
-        self.ahead, self.on_device, self.guided, self.apart = ahead, on_device, guided, apart
+        self.ahead, self.on_device, self.guided = ahead, on_device, guided
         self.turns: Turns = _nothing()
         self.reading = True
         """Whether the next turn is a chunk of its prompt."""
@@ -95,12 +93,12 @@ class Work:
 
     @property
     def may_be_paused(self) -> bool:
-        """Where another cache, or the device, holds what it has come to, it may not; nor before its first token.
+        """Where another cache holds what it has come to, it may not; nor before its first token.
 
         One that is cancelled ends as soon.
         """
         here = self.reading or self.state is not None
-        return here and not (self.guided or self.apart or self.cancelled)
+        return here and not (self.guided or self.cancelled)
 
     def urgency(self) -> tuple[int, int]:
         """Of several that wait the least is the next."""
@@ -180,7 +178,7 @@ class WorkMaker:
         self._other_cache = other_cache
         self._guides: KVCache | None = None
 
-    def answer(self, request: GenerationRequest, plan: SamplingPlan, tell: Tell, *, apart: bool) -> Work:
+    def answer(self, request: GenerationRequest, plan: SamplingPlan, tell: Tell) -> Work:
         work = Work(
             tell,
             KVSequence(self._cache),
@@ -188,7 +186,6 @@ class WorkMaker:
             ahead=may_run_ahead(request),
             on_device=drawn_on_device(request),
             guided=bool(request.guidance_ids),
-            apart=apart,
         )
         work.ids = list(request.prompt_ids)
         work.turns = self._answer(work, request, plan)
