@@ -19,6 +19,7 @@ from exlchat.ext.record import SOURCES
 STAND_INS = Path(__file__).parent / "emulated"
 SAMPLER = ("sample", "sample_adjust", "sample_chain")
 ATTENTION = ("attention", *(f"attention_{kind}" for kind in ("fp16", "fp8", "q8", "q6", "q4")))
+GEMV = ("gemv", *(f"gemv_{rows}" for rows in (1, 2, 4, 8)))
 GEMM = ("gemm", *(f"gemm_{tiles}" for tiles in (2, 4, 6, 7, 8)))
 FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-pthread")
 
@@ -49,5 +50,5 @@ def emulated_library(folder: Path, kernels: Sequence[str] = SAMPLER, flags: Sequ
             found[name].argtypes = types
     if hasattr(handle, "emulated_card"):
         found["emulated_card"] = handle["emulated_card"]
-        found["emulated_card"].argtypes = [ctypes.c_int, ctypes.c_int]
+        found["emulated_card"].argtypes = [ctypes.c_int] * 3
     return found

@@ -36,7 +36,7 @@ def rows(functions: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Callable
         assert job._function(job._argument, False, None) == 0
 
     def make(*given: Any, shared: int = LARGE, processors: int = 3, **named: Any) -> Rows:
-        functions["emulated_card"](shared, processors)
+        functions["emulated_card"](shared, processors, 9)
         return Rows(Attention(Functions(functions).library), launch, CPU, *given, **named)
 
     return make

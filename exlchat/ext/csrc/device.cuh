@@ -175,10 +175,16 @@ constexpr bool CLUSTERS = true;
 #else
 constexpr bool CLUSTERS = false;
 #endif
-// All threads of a cluster's blocks wait here; what they wrote to shared memory before is seen by all then.
-__device__ __forceinline__ void meet_cluster() {
+// All threads of a cluster's blocks come by, and later, by turns with that, wait until all have. What they wrote to shared
+// memory before they came by is seen then.
+__device__ __forceinline__ void come_to_cluster() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_cluster() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
 }
 // To the shared memory of block `rank` of the cluster, at the place where `own` stands in this block's.

@@ -71,7 +71,7 @@ constexpr int LARGER = 11 * 1024;
 // where blocks of two kernels then fit a multiprocessor together, as for one row.
 static int depth_of(const ExlGemv &job, int sharing, const Card &card, int dependent) {
     const auto bytes = [&](int depth) { return product_of(job, at_once(job.rows), depth, sharing).bytes; };
-    const int share = half_of(card.of_sm) + (job.x_kind == EXL_X_NORM ? -LARGER : LARGER);
+    const int share = card.half() + (job.x_kind == EXL_X_NORM ? -LARGER : LARGER);
     if (bytes(4) <= card.room && !(dependent && bytes(4) > share && bytes(3) <= share)) return 4;
     if (bytes(3) <= card.room) return 3;
     return bytes(2) <= card.room ? 2 : 0;
@@ -84,7 +84,7 @@ static int depth_of(const ExlGemv &job, int sharing, const Card &card, int depen
 static bool stands_alone(const ExlGemv &job, int sharing, const Card &card) {
     if (job.x_kind == EXL_X_HALF) return true;
     const int x = job.width * 7 / 2 / sharing, rings = 3 * WARPS * (STEP_BYTES + 256);
-    return x * job.rows * 9 / 4 + rings > half_of(card.of_sm) + LARGER;
+    return x * job.rows * 9 / 4 + rings > card.half() + LARGER;
 }
 
 template <int DEPTH> static int launch_depth(const ExlGemv &job, const Way &way, int dependent, cudaStream_t stream) {
@@ -105,7 +105,7 @@ static int launch_several(const ExlGemv &job, int dependent, cudaStream_t stream
     int passes = 1;
     for (; passes < job.rows; passes++)
         if ((way.depth = depth_of(rows_of(job, 0, (job.rows + passes - 1) / passes), way.sharing, card, dependent))) break;
-    const int alone = half_of(card.of_sm) + OVER_HALF;
+    const int alone = card.half() + Card::OVER_HALF;
     if (dependent && alone <= card.room && stands_alone(job, way.sharing, card)) way.least = alone;
     for (int done = 0, left = passes; left > 0; left--) {
         const ExlGemv part = rows_of(job, done, (job.rows - done) / left);

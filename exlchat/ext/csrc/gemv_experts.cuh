@@ -113,7 +113,8 @@ __device__ __forceinline__ void write_of_expert(const Smem &s, const Output &o, 
 
 template <int DEPTH>
 __global__ void __launch_bounds__(THREADS, 2) gemv_experts(const __grid_constant__ ExpertProduct parameters) {
-    extern __shared__ __align__(128) char base[];
+    EXL_ALIGNED_SHARED_MEMORY(memory, 128);
+    char *base = reinterpret_cast<char *>(memory);
     let_next_start();
     const int t = threadIdx.x, warp = t / LANES;
     const int slot = parameters.across ? blockIdx.x : blockIdx.y, block = parameters.across ? blockIdx.y : blockIdx.x;

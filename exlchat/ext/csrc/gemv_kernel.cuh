@@ -118,7 +118,8 @@ __device__ __forceinline__ bool copy_plan(const Product &job, const int32_t *pla
 }
 
 template <int DEPTH> __global__ void __launch_bounds__(THREADS, 2) gemv(const __grid_constant__ Product parameters) {
-    extern __shared__ __align__(128) char base[];
+    EXL_ALIGNED_SHARED_MEMORY(memory, 128);
+    char *base = reinterpret_cast<char *>(memory);
     let_next_start();
     const int t = threadIdx.x, warp = t / LANES;
     const int32_t *plan = parameters.plan + (size_t)blockIdx.x * parameters.plan_ints;

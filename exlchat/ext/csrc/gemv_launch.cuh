@@ -1,5 +1,7 @@
 // How the kernel of gemv.cuh is launched; a .cu for each number of rows, because each takes a while to compile.
 #pragma once
+#include <cuda_runtime.h>
+
 #include "gemv_rows_kernel.cuh"
 #include "launch.cuh"
 
@@ -62,6 +64,11 @@ template <int DEPTH> int launch_row(const ExlGemv &job, int dependent, cudaStrea
 // What of the card a launch goes by. room: bytes of shared memory that a block may take; of_sm: that a multiprocessor has.
 struct Card {
     int room, of_sm, processors, major;
+
+    // Shared memory that a block may take so that one of OVER_HALF more, of which no two fit a multiprocessor, has room
+    // beside it; a kilobyte of each is CUDA's.
+    int half() const { return of_sm / 2 - 1024 - 192; }
+    static constexpr int OVER_HALF = 256;
 };
 inline cudaError_t ask_card(const ExlGemv &job, Card &card) {
     int device = 0;

@@ -114,7 +114,8 @@ template <int BLOCKS> __device__ __forceinline__ bool copy_part(const Product &j
 template <int ROWS, int DEPTH, int BLOCKS>
 __global__ void __launch_bounds__(THREADS, 2) gemv_rows(const __grid_constant__ Product parameters) {
     if constexpr (BLOCKS == 1 || CLUSTERS) {
-        extern __shared__ __align__(128) char base[];
+        EXL_ALIGNED_SHARED_MEMORY(memory, 128);
+        char *base = reinterpret_cast<char *>(memory);
         let_next_start();
         const int t = threadIdx.x, warp = t / LANES;
         const Part<BLOCKS> part(parameters, warp);
@@ -125,6 +126,7 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_rows(const __grid_constant__ 
             wait_for_previous();
             return;
         }
+        if constexpr (BLOCKS > 1) come_to_cluster();  // the neighbour may write here from now on
         const Product &job = *s.job;
         const Segment *list = s.lists + warp * job.segments;
         Ring<DEPTH> ring(job, list, base);
@@ -151,8 +153,10 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_rows(const __grid_constant__ 
         __syncthreads();
         const RowsTotal<ROWS, BLOCKS> total = {s, part.rank};
         if constexpr (BLOCKS > 1) {
+            wait_for_cluster();
             total.give();
-            meet_cluster();
+            come_to_cluster();
+            wait_for_cluster();
         }
         if (writer.any) write_all(total, writer, first, mine, ahead);
     }

@@ -45,11 +45,6 @@ inline int launch(void (*kernel)(Parameters...), dim3 grid, int threads, int sha
     return launch_clusters(1, kernel, grid, threads, shared_bytes, dependent, stream, arguments...);
 }
 
-// Shared memory that a block may take so that one of OVER_HALF more, of which no two fit a multiprocessor, has room beside
-// it; a kilobyte of each is CUDA's.
-inline int half_of(int of_sm) { return of_sm / 2 - 1024 - 192; }
-constexpr int OVER_HALF = 256;
-
 // Makes of a small kernel's blocks one for every multiprocessor, if it has fewer and the next kernel may start early:
 // a multiprocessor left empty would get two of that one's blocks. Of several rows each has so many blocks.
 inline cudaError_t places_to_keep(int dependent, int &blocks, int rows = 1) {

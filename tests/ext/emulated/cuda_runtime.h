@@ -4,10 +4,15 @@
 
 using cudaError_t = int;
 constexpr cudaError_t cudaSuccess = 0;
-enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin, cudaDevAttrMultiProcessorCount };
+enum cudaDeviceAttr {
+    cudaDevAttrMaxSharedMemoryPerBlockOptin,
+    cudaDevAttrMultiProcessorCount,
+    cudaDevAttrComputeCapabilityMajor,
+    cudaDevAttrMaxSharedMemoryPerMultiprocessor,
+};
 
 inline cudaError_t cudaGetDevice(int *device) { return *device = 0; }
 inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int) {
-    *value = emulated::card[attribute];
+    *value = attribute == cudaDevAttrMaxSharedMemoryPerMultiprocessor ? emulated::card[0] + 1024 : emulated::card[attribute];
     return cudaSuccess;
 }

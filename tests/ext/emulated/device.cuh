@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <atomic>
 #include <functional>
 #include <thread>
 #include <type_traits>
@@ -31,6 +32,12 @@ struct alignas(16) float4 {
 };
 struct alignas(8) uint2 {
     uint32_t x, y;
+};
+struct alignas(16) int4 {
+    int x, y, z, w;
+};
+struct alignas(8) int2 {
+    int x, y;
 };
 struct alignas(8) float2 {
     float x, y;
@@ -61,6 +68,8 @@ struct Block {
     unsigned turn = 0, warp_turn[32] = {};
     unsigned long long lanes[32][2][32];
     unsigned slot[1024] = {};
+    int came = 0;                   // to the cluster
+    unsigned cluster_turn[1024];
     std::function<void()> body;
 };
 inline thread_local Block *block;
@@ -107,6 +116,8 @@ inline void start() {
 // As much as the largest card has. What a launch did not ask for, and what nobody has written yet, is no number.
 constexpr int MOST_SHARED = 232448;
 alignas(1024) inline thread_local uint8_t shared_memory[MOST_SHARED];
+inline std::atomic<uint8_t *> shared_of[16];    // of the blocks that run beside each other
+inline std::atomic<unsigned> came_to_cluster[8];  // blocks of a pair, however often
 
 inline void run_block(int index, dim3 grid, int threads, const std::function<void()> &body) {
     memset(shared_memory, 0xff, MOST_SHARED);
@@ -115,7 +126,9 @@ inline void run_block(int index, dim3 grid, int threads, const std::function<voi
     block = &own;
     own.body = body;
     if (own.fibers.size() < threads) own.fibers.resize(threads);
-    own.alive = threads, own.arrived = 0;
+    own.alive = threads, own.arrived = own.came = 0;
+    memset(own.cluster_turn, 0, sizeof(own.cluster_turn));
+    shared_of[index % 16] = shared_memory;
     for (int warp = 0; warp < 32; warp++) own.warp_alive[warp] = own.warp_arrived[warp] = 0;
     for (int t = 0; t < threads; t++) {
         Fiber &fiber = own.fibers[t];
@@ -143,6 +156,8 @@ inline void run_grid(dim3 grid, int threads, const std::function<void()> &body) 
         for (int i = 0; i < blocks; i++) run_block(i, grid, threads, body);
         return;
     }
+    for (auto &came : came_to_cluster) came = 0;
+    for (auto &memory : shared_of) memory = nullptr;
     std::vector<std::thread> running;
     for (int i = 0; i < blocks; i++) running.emplace_back([=] { run_block(i, grid, threads, body); });
     for (std::thread &thread : running) thread.join();
@@ -271,6 +286,7 @@ inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fdividef(float a, float b) { return a / b; }
+inline float __expf(float a) { return expf(a); }
 inline float __frcp_rn(float a) { return 1.f / a; }
 inline float rsqrtf(float a) { return 1.f / sqrtf(a); }
 inline int __float2int_rn(float v) { return (int)nearbyintf(v); }
@@ -281,6 +297,27 @@ inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
 namespace exl {
 
 constexpr int LANES = 32;
+
+// Clusters are of two blocks.
+constexpr bool CLUSTERS = true;
+inline void come_to_cluster() {
+    emulated::Block &b = *emulated::block;
+    if (++b.came == b.alive) b.came = 0, emulated::came_to_cluster[blockIdx.x / 2]++;
+}
+inline void wait_for_cluster() {
+    emulated::Block &b = *emulated::block;
+    const unsigned turn = ++b.cluster_turn[b.current];
+    while (emulated::came_to_cluster[blockIdx.x / 2] < 2 * turn) {
+        std::this_thread::yield();
+        emulated::pause();
+    }
+}
+inline void give_neighbour(float *own, int rank, float value) {
+    uint8_t *memory = emulated::shared_of[blockIdx.x / 2 * 2 + rank];
+    if (!memory) abort();  // it may not have begun
+    const size_t at = reinterpret_cast<uint8_t *>(own) - emulated::shared_memory;
+    memcpy(memory + at, &value, sizeof(value));
+}
 
 #define EXL_ALIGNED_SHARED_MEMORY(name, bytes) uint8_t *const name = emulated::shared_memory
 #define EXL_SHARED_MEMORY(name) EXL_ALIGNED_SHARED_MEMORY(name, 16)
@@ -321,6 +358,11 @@ inline void copy16(void *to, const void *from) { memcpy(to, from, 16); }
 inline void copy16_if(bool wanted, void *to, const void *from) {
     if (wanted) memcpy(to, from, 16);
 }
+template <class T> inline void load_if(bool wanted, T &value, const void *from) {
+    if (wanted) memcpy(&value, from, sizeof(value));
+}
+inline void load8_if(bool wanted, uint2 &value, const void *from) { load_if(wanted, value, from); }
+inline void load16_if(bool wanted, uint4 &value, const void *from) { load_if(wanted, value, from); }
 inline void end_of_copies() {}
 template <int PENDING> inline void wait_for_copies() {}
 inline float warp_sum(float v) {

@@ -7,11 +7,11 @@ using cudaStream_t = void *;
 namespace emulated {
 
 constexpr int TOO_MUCH = 1;  // cudaErrorInvalidValue
-inline int card[2] = {MOST_SHARED, 132};  // bytes of shared memory of a block, multiprocessors
+inline int card[3] = {MOST_SHARED, 132, 9};  // bytes of shared memory of a block, multiprocessors, compute capability
 
 // What the kernels find: see cuda_runtime.h.
-extern "C" __attribute__((used)) inline void emulated_card(int shared, int processors) {
-    card[0] = shared, card[1] = processors;
+extern "C" __attribute__((used)) inline void emulated_card(int shared, int processors, int capability) {
+    card[0] = shared, card[1] = processors, card[2] = capability;
 }
 
 }  // namespace emulated
@@ -23,6 +23,14 @@ inline int places_to_keep(int, int &) { return 0; }
 template <class... Parameters>
 inline int launch(void (*kernel)(Parameters...), dim3 grid, int threads, int shared, int, cudaStream_t, const auto &...job) {
     if (shared > emulated::card[0]) return emulated::TOO_MUCH;
+    emulated::run_grid(grid, threads, [&] { kernel(static_cast<Parameters>(job)...); });
+    return 0;
+}
+
+template <class... Parameters>
+inline int launch_clusters(int blocks, void (*kernel)(Parameters...), dim3 grid, int threads, int shared, int, cudaStream_t,
+                           const auto &...job) {
+    if (shared > emulated::card[0] || blocks != 2 || grid.x % 2 || grid.x > 16) return emulated::TOO_MUCH;
     emulated::run_grid(grid, threads, [&] { kernel(static_cast<Parameters>(job)...); });
     return 0;
 }
