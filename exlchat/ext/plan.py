@@ -3,7 +3,7 @@
 There is a block for every multiprocessor, or several where a block would have too many columns, though some may have
 nothing to do: where one stays empty, two blocks of the kernel behind start there early, and that takes twice as long.
 Blocks take whole column tiles, as equal in bytes as tiles allow. Inside a block every warp takes a range of the rows,
-about the same one of each of its columns: it needs only its own part of x, and meets few changes of bit width. Where a
+about the same one of each of its columns: it needs only a part of x, and meets few changes of bit width. Where a
 range ends is shifted from column to column, so that after every column the warps have been given nearly the same.
 
 The kernels get a list of segments for every warp and need to know nothing else: pieces of one width that stand one
@@ -49,7 +49,7 @@ class GemvPlan:
         segments: room for segments of a warp; the last is never used.
         columns: the most column tiles of a block, all matrices together.
         x_rows: the most rows of x of a block, all warps together.
-    x_spans: the most rows from the first to the last that a block needs; and that the first or the last half of the
+        x_spans: the most rows from the first to the last that a block needs; and that the first or the last half of the
             warps of two neighbouring blocks do, 0 where the last block has no neighbour.
     """
 

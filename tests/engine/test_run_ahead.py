@@ -186,11 +186,14 @@ def test_mirostat_goes_on_behind_the_token_that_the_host_drew(engine: LocalEngin
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 9])
-def test_mirostat_is_beside_others_what_it_is_alone(engine: LocalEngine, other: LocalEngine, tokens: int) -> None:
+@pytest.mark.parametrize("passes_beside", [1, 2, 6])
+def test_mirostat_is_beside_others_what_it_is_alone(
+    engine: LocalEngine, other: LocalEngine, tokens: int, passes_beside: int
+) -> None:
     """The device has drawn ahead when others come; the host goes on where it was, and the device where the host was."""
     steered = SamplingSettings(1.2, mirostat_tau=3.0, mirostat_eta=0.2)
     request = GenerationRequest(PROMPT, steered, max_new_tokens=60, seed=3)
-    beside = GenerationRequest(PROMPT[:20], WARM, max_new_tokens=7, seed=4, alternatives=1)
+    beside = GenerationRequest(PROMPT[:20], WARM, max_new_tokens=1 + passes_beside, seed=4, alternatives=1)
     wanted, wanted_beside = (finish(other.generate(one)).token_ids for one in (request, beside))
     device = model_device(engine, steered)
     passes = Passes(engine._parts.transformer)
@@ -206,7 +209,7 @@ def test_mirostat_is_beside_others_what_it_is_alone(engine: LocalEngine, other: 
         assert finish(generator.generate(beside)).token_ids == wanted_beside
     assert 2 in passes.sizes
     assert finish(events).token_ids == wanted
-    assert device.launches > launches
+    assert device.launches > launches + 25
 
 
 def test_the_next_answer_uses_what_the_device_has_cached(engine: LocalEngine, other: LocalEngine) -> None:

@@ -50,7 +50,7 @@ class Sampler:
         self._context = _Ids(context)
         self._prompt = len(self._context)
         self._attempt = 0
-        # Mirostat's mu at each place of the answer, the next one last.
+        # Mirostat's mu at each place of the answer, the next one last; old at places that a device has drawn (`steer`).
         self._surprises = [2.0 * self._settings.mirostat_tau]
         self._drawn: tuple[int, float] | None = None
 

@@ -83,7 +83,7 @@ class GenerationState:
         """Of the answer's tokens, where they were asked for."""
         self._drawn: PlaceChances | None = None
         self._told = 0
-        self._opened_under = False
+        self._opened_under = (False, False)
         self._source: TokenSource | None = None
         self._foreseen: list[int] = []
         self._watch = RepetitionWatch() if request.stop_repeating else None
@@ -122,7 +122,7 @@ class GenerationState:
             self.parts.guidance.close()
 
     def leave_source(self) -> None:
-        """What it has begun to compute is not wanted; it may go on by another source."""
+        """What it has begun to compute is not asked for; it may go on by another source."""
         if self._source is not None:
             self._source.close()
             self._source = None
@@ -138,11 +138,12 @@ class GenerationState:
         """Whether the next token is drawn already."""
         return bool(self._foreseen)
 
-    def foresee(self, tokens: list[int], surprise: Callable[[], float]) -> None:
-        """A source that leaves has drawn these; with them the device knows Mirostat's mu, and nobody else."""
+    def foresee(self, tokens: list[int], surprise: Callable[[], float] | None) -> None:
+        """A source that leaves has drawn these, and knows Mirostat's mu behind them, as nobody else does."""
         if self.reason is None:
             self._foreseen = tokens
-            self.parts.sampler.steer(surprise())
+            if surprise is not None:
+                self.parts.sampler.steer(surprise())
 
     def note(self, chances: PlaceChances | None) -> None:
         """Of the next token, where the device has drawn it."""
@@ -247,7 +248,8 @@ class GenerationState:
         return self._explained(lambda: self.draw(logits()))
 
     def _begin_next(self) -> None:
-        if self._source is not None and self._opened_under != self.parts.rules.hold:
+        # What is drawn already comes from no device, which may go on behind it.
+        if self._source is not None and self._opened_under != (self.parts.rules.hold, self.foresees):
             self.leave_source()
         if self._source is None:
             self._opened()
@@ -257,7 +259,7 @@ class GenerationState:
     def _opened(self) -> TokenSource:
         if self._source is None:
             parts = self.parts
-            self._opened_under = parts.rules.hold
+            self._opened_under = parts.rules.hold, self.foresees
             if len(parts.sequence) == len(self.context):
                 # The source before it has fed the last token, for logits that nobody has any more.
                 parts.runner.cut(parts.sequence, len(self.context) - 1)

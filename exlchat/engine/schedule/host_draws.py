@@ -1,6 +1,7 @@
 """Several answers whose tokens go through the weights together, and are drawn one by one before the next pass.
 
-So it is where the host has to know something before a draw (a grammar, chances that are asked for).
+So it is where the host has to know something before a draw (a grammar, chances that are asked for), and where it draws
+itself (skew, Mirostat beside others).
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
@@ -62,7 +63,7 @@ class TokenSource(Protocol):
         return False
 
     def close(self) -> None:
-        """No more tokens are wanted; again is harmless.
+        """No more tokens are asked for; again is harmless.
 
         The cache ends with the last token that was followed. What a device still does for this answer stands behind
         that, and is done before anything that is launched later.
@@ -116,7 +117,8 @@ class RunAheadTokens:
         context: prompt and answer so far.
         draws: of the next token of the answer, and of those behind it.
         most: steps that may be launched, as many as tokens may follow.
-        leaves: gets, at the end, what was drawn and not asked for, and what tells Mirostat's mu behind that.
+        leaves: gets, at the end, what was drawn and not asked for, and what tells Mirostat's mu behind that: nothing
+            where a draw behind these has failed.
 
     Raises:
         ModelError: no memory for one more token.
@@ -132,7 +134,7 @@ class RunAheadTokens:
         draws: DeviceDraws,
         *,
         most: int,
-        leaves: Callable[[list[int], Callable[[], float]], None] | None = None,
+        leaves: Callable[[list[int], Callable[[], float] | None], None] | None = None,
     ) -> None:
         self._step = step
         self._sequence = sequence
@@ -169,9 +171,9 @@ class RunAheadTokens:
         self._closed = True
         with suppress(ModelError, RuntimeError):  # a device that has failed works for nobody
             reports = [wait_for(self._step, number) for number in range(self._read + 1, self._launched + 1)]
-            # Where a draw has failed, the next source finds that out.
-            if self._leaves is not None and all(status == DRAWN for _, status in reports):
-                self._leaves([token for token, _ in reports], self._step.mu)
+            if self._leaves is not None:
+                found = [token for token, _ in takewhile(lambda report: report[1] == DRAWN, reports)]
+                self._leaves(found, self._step.mu if len(found) == len(reports) else None)
 
     def _launch_up_to(self, count: int) -> None:
         while self._launched < min(count, self._most):

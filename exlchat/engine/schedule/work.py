@@ -121,7 +121,7 @@ class Work:
             self.state.parts.clock.beside(rows, exact=exact)
 
     def leave_source(self) -> None:
-        """What was begun to be computed for it is not wanted now."""
+        """What was begun to be computed for it is not asked for now."""
         if self.state is not None:
             self.state.leave_source()
 

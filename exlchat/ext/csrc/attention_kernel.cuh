@@ -380,8 +380,9 @@ __global__ void __launch_bounds__(STORE_WARPS *LANES) store_tokens(const __grid_
 template <int KEY, int VALUE, int DIM>
 int launch_attention(const ExlAttention &job, int dependent, cudaStream_t stream) {
     using A = Attention<KEY, VALUE, DIM, false>;
-    int device = 0, most = 0, processors = 0;
+    int device = 0, most = 0, processors = 0, of_sm = 0;
     cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&of_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
     if (error != cudaSuccess) return error;
@@ -389,10 +390,11 @@ int launch_attention(const ExlAttention &job, int dependent, cudaStream_t stream
     const int warps = room / A::RING < MOST_WARPS ? room / A::RING : MOST_WARPS;
     // A block on every multiprocessor, though some only wait: where one stays empty, two blocks of the product behind
     // this start there early, and it takes twice as long.
-    // Of several tokens the blocks do one piece of work after the other, two blocks to a multiprocessor, as one hides what the
-    // other waits for between its pieces.
+    // Of several tokens the blocks do one piece of work after the other, two blocks to a multiprocessor where it has room for
+    // them, as one hides what the other waits for between its pieces. A kilobyte of each is CUDA's.
     const int working = columns_of(job) * job.splits;
-    const int grid = job.rows > 1 ? 2 * processors : working > processors ? working : processors;
+    const bool two = job.rows > 1 && 2 * (fixed + warps * A::RING + 1024) <= of_sm;
+    const int grid = two ? 2 * processors : working > processors ? working : processors;
     if (job.rows > 1) {
         int blocks = job.rows * job.kv_heads;
         if ((error = places_to_keep(dependent, blocks)) != cudaSuccess) return error;
