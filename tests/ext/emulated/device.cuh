@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <thread>
 #include <type_traits>
@@ -308,7 +309,7 @@ inline void wait_for_cluster() {
     emulated::Block &b = *emulated::block;
     const unsigned turn = ++b.cluster_turn[b.current];
     while (emulated::came_to_cluster[blockIdx.x / 2] < 2 * turn) {
-        std::this_thread::yield();
+        if (b.current == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
         emulated::pause();
     }
 }
