@@ -3,7 +3,8 @@
     python -m benchmarks.kernels
 
 Random weights, all of which every replay reads. Beside each time stand the bytes over it and its share of the copy
-bandwidth measured in the same run. The second table has each of the four products alone, 128 of them in a graph.
+bandwidth measured in the same run. The second table has each of the four products alone, 128 of them in a graph, the
+third what a layer takes of several rows.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ EPS = 1e-5
 # EXL2 needs whole 32 columns, two column tiles.
 NARROW = 32
 EACH_OF = "4 bits"
+SEVERAL_OF, ROWS = ("4 bits", "5 % 8, 10 % 5, 85 % 4 bits"), (1, 2, 4, 8)
 
 
 def main() -> None:
@@ -49,6 +51,9 @@ def main() -> None:
     print(f"\n| {EACH_OF} | MB | a kernel | TB/s | of the copy |\n|---|--:|--:|--:|--:|")
     for row in rows_of_each(kernels, random_layers(STRUCTURES[EACH_OF]), limit):
         print(row)
+    print(f"\n| us a layer, rows | {' | '.join(map(str, ROWS))} |\n|---{'|--:' * len(ROWS)}|")
+    for name in SEVERAL_OF:
+        print(of_several(kernels, name, random_layers(STRUCTURES[name])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,15 @@ def rows_of_each(kernels: Products, layers: list[Layer], limit: float) -> list[s
         rate = size / seconds
         rows.append(f"| {name} | {size / 1e6:.1f} | {seconds * 1e6:.2f} us | {rate / 1e12:.2f} | {rate / limit:.0%} |")
     return rows
+
+
+def of_several(kernels: Products, name: str, layers: list[Layer]) -> str:
+    """The line of one structure."""
+    times = []
+    for rows in ROWS:
+        jobs = [job for four in chain(kernels, layers, rows) for job in four]
+        times.append(graph_seconds(jobs, dependent=True) / LAYERS)
+    return f"| {name} | {' | '.join(f'{seconds * 1e6:.1f}' for seconds in times)} |"
 
 
 def exl2(features: int, sections: tuple[Section, ...]) -> PackedMatrix:
@@ -158,14 +172,14 @@ def widened(narrow: PackedMatrix, outputs: int) -> PackedMatrix:
     return replace(narrow, outputs=outputs, words=words, scales=narrow.scales[:1].repeat(tiles, 1))
 
 
-def chain(kernels: Products, layers: list[Layer]) -> list[list[Job]]:
+def chain(kernels: Products, layers: list[Layer], rows: int = 1) -> list[list[Job]]:
     """The four products of each layer, reading what the ones before have written; attention is left out."""
-    hidden, squares = torch.zeros(1, HIDDEN, device=DEVICE), torch.zeros(1, HIDDEN // 16, device=DEVICE)
+    hidden, squares = torch.zeros(rows, HIDDEN, device=DEVICE), torch.zeros(rows, HIDDEN // 16, device=DEVICE)
     # Codes are half a step off centre; random signs keep that from adding up.
     weight = (2 * torch.randint(2, (HIDDEN,), device=DEVICE) - 1).half()
-    for_qkv, for_gate = (torch.zeros(1, HIDDEN, device=DEVICE) for _ in range(2))
-    heads, inner = (torch.zeros(1, width, dtype=torch.float16, device=DEVICE) for width in (QKV, INNER))
-    mixed = torch.randn(1, HIDDEN, device=DEVICE).half()
+    for_qkv, for_gate = (torch.zeros(rows, HIDDEN, device=DEVICE) for _ in range(2))
+    heads, inner = (torch.zeros(rows, width, dtype=torch.float16, device=DEVICE) for width in (QKV, INNER))
+    mixed = torch.randn(rows, HIDDEN, device=DEVICE).half()
     jobs = []
     # A replay goes on where the last one has ended.
     for layer, following in zip(layers, [*layers[1:], layers[0]], strict=True):

@@ -148,6 +148,13 @@ def run(engine: LocalEngine, limit: int = 2000) -> None:
     raise AssertionError("it never ends")
 
 
+def check_all(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, asked: Sequence[Asked]) -> None:
+    """Each is what it is alone, without the stand-ins."""
+    monkeypatch.undo()
+    for one in asked:
+        one.check(engine)
+
+
 @pytest.mark.parametrize(
     "change", [{}, {"banned": ["a", "e", "ti"]}, {"stop": ["ti", "or"]}], ids=["plain", "banned", "stop"]
 )
@@ -159,9 +166,7 @@ def test_each_of_many_is_what_it_would_be_alone(
     assert max(step.sizes) > 8
     assert engine._parts.scheduler._ahead is not None
     assert engine._parts.scheduler._ahead._formed == engine._parts.scheduler._ahead._open == []
-    monkeypatch.undo()
-    for one in asked:
-        one.check(engine)
+    check_all(engine, monkeypatch, asked)
 
 
 SHAPE = Constraint("regex", "[a-z]{2,9}( [a-z]{2,9}){2,9}[.]")
@@ -190,9 +195,8 @@ def test_masks_and_chances_do_not_stop_the_others(
         gained += sum(going)
     assert gained > 100
     run(engine)
-    monkeypatch.undo()
+    check_all(engine, monkeypatch, asked)
     for one in asked:
-        one.check(engine)
         assert isinstance(one.end, Finished)
         for found, told in zip(one.end.chances, alone(engine, one.request, one.request.seed or 0).chances, strict=True):
             assert [chance.token_id for chance in found.top] == [chance.token_id for chance in told.top]
@@ -211,9 +215,7 @@ def test_an_answer_that_takes_on_a_form_in_the_middle(
     wanted[3] = replace(wanted[3], constraint=SHAPE, constraint_from=begin)
     asked = [Asked(engine, one) for one in wanted]
     run(engine)
-    monkeypatch.undo()
-    for one in asked:
-        one.check(engine)
+    check_all(engine, monkeypatch, asked)
 
 
 def test_who_comes_and_who_is_cancelled_leaves_the_others_where_they_are(
@@ -234,9 +236,7 @@ def test_who_comes_and_who_is_cancelled_leaves_the_others_where_they_are(
     if step._may_leave:
         # Most of the time somebody came or left, and the others went on.
         assert sum(kept > 0 for kept in step.kept) > len(step.kept) / 2
-    monkeypatch.undo()
-    for one in asked:
-        one.check(engine)
+    check_all(engine, monkeypatch, asked)
 
 
 def test_those_who_go_on_together_share_the_next_pass(
@@ -258,9 +258,7 @@ def test_those_who_go_on_together_share_the_next_pass(
     for one in asked:
         cast("Work", one.handle).go_on()
     run(engine)
-    monkeypatch.undo()
-    for one in asked:
-        one.check(engine)
+    check_all(engine, monkeypatch, asked)
 
 
 def test_who_finds_no_memory_beside_others_fails_alone(

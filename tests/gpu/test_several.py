@@ -108,6 +108,6 @@ def test_eight_take_as_many_passes_as_one(
     request = GenerationRequest(prompt, USUAL, max_new_tokens=100, min_new_tokens=100)
     found = ends(engine.generate_several(dataclasses.replace(request, **change), range(8)), 8)
     assert [len(one.token_ids) for one in found] == [100] * 8
-    # The first may be under way before the others have come.
+    # Some may have their first token, and run ahead as far as passes may be under way, before the others have theirs.
     assert 99 <= len(passes) <= 103
     assert {one.stats.decode_path for one in found} == {"synchronous" if change else "run-ahead"}

@@ -5,7 +5,7 @@
 namespace exl {
 
 extern template int launch_one<4>(const ExlGemv &, int, cudaStream_t);
-#define EXL_ELSEWHERE(ROWS)                                                            \
+#define EXL_ELSEWHERE(ROWS)                                                                    \
     extern template int launch_rows<ROWS, 2>(const ExlGemv &, const Way &, int, cudaStream_t); \
     extern template int launch_rows<ROWS, 3>(const ExlGemv &, const Way &, int, cudaStream_t); \
     extern template int launch_rows<ROWS, 4>(const ExlGemv &, const Way &, int, cudaStream_t);
@@ -79,12 +79,13 @@ static int depth_of(const ExlGemv &job, int sharing, const Card &card, int depen
 
 // Whether a multiprocessor must not have room for two blocks of this. Where the kernel before leaves a place only when it
 // ends, one that is done first would take two blocks, and another none. That is so behind attention of several rows, two
-// blocks of which fill a multiprocessor, and where what adds to the residual leaves no room beside it: an MLP is taken to be
-// 3.5 times as wide as the residual.
+// blocks of which fill a multiprocessor, and where what adds to the residual leaves no room beside it. How much that takes is
+// guessed: an MLP is some 3.5 times as wide as the residual, of x blocks bring an eighth more than their share, since the ranges
+// of the warps overlap, and scales take 256 bytes of a slot at most.
 static bool stands_alone(const ExlGemv &job, int sharing, const Card &card) {
     if (job.x_kind == EXL_X_HALF) return true;
-    const int x = job.width * 7 / 2 / sharing, rings = 3 * WARPS * (STEP_BYTES + 256);
-    return x * job.rows * 9 / 4 + rings > card.half() + LARGER;
+    const int inputs = job.width * 7 / 2 / sharing, x = inputs * 9 / 8 * job.rows * 2;
+    return x + 3 * WARPS * (STEP_BYTES + 256) > card.half() + LARGER;
 }
 
 template <int DEPTH> static int launch_depth(const ExlGemv &job, const Way &way, int dependent, cudaStream_t stream) {
