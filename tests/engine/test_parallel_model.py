@@ -23,8 +23,9 @@ from exlchat.engine.layers.linear import Linear, SideBySide
 from exlchat.engine.layers.quantized_linear import QuantizedLinear
 from exlchat.engine.layers.transformer import Stream, Transformer
 from exlchat.engine.model.architecture import read_spec
-from exlchat.engine.parallel.cut import cut_layer, cut_transformer, split_model, why_not
-from exlchat.engine.parallel.lockstep import Lockstep
+from exlchat.engine.parallel.cut import cut_layer, split_model, why_not
+from exlchat.engine.parallel.loading import parallel_transformer
+from exlchat.engine.parallel.transformer import ParallelTransformer
 from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.ext.layout import decode
 from exlchat.llm.info import ModelError
@@ -55,31 +56,15 @@ STEPS = [40, 27, 50, 1, 1, 1]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def cut(transformer: Transformer, speeds: Sequence[float], context: int | None = None) -> Lockstep:
-    return Lockstep(cut_transformer(transformer, split_model(transformer.spec, speeds), context=context))
+def cut(transformer: Transformer, speeds: Sequence[float], context: int | None = None) -> ParallelTransformer:
+    spec, split = transformer.spec, split_model(transformer.spec, speeds)
+    devices = (CPU,) * len(speeds)
+    return parallel_transformer(spec, transformer.ends, transformer.layers, split, devices, context=context)
 
 
-def new_caches(lockstep: Lockstep, length: int, kind: str = "fp32") -> list[KVSequence]:
-    """Of each card, with its heads alone."""
-    return [KVSequence(KVCache(rank.spec, kind, rank.dtype, CPU, length)) for rank in lockstep.ranks]
-
-
-def forward(lockstep: Lockstep, caches: Sequence[KVSequence], ids: Sequence[int], *, last_only: bool = False) -> Tensor:
-    start = len(caches[0])
-    for cache in caches:
-        cache.reserve(start + len(ids))
-    logits = lockstep.forward(torch.tensor(ids), caches, start=start, last_only=last_only)
-    for cache in caches:
-        cache.extend(ids)
-    return logits
-
-
-def logits_on_cards(lockstep: Lockstep, kind: str = "fp32") -> Tensor:
-    caches, found = new_caches(lockstep, len(IDS), kind), []
-    for count in STEPS:
-        start = len(caches[0])
-        found.append(forward(lockstep, caches, IDS[start : start + count]))
-    return torch.cat(found)
+def new_cache(transformer: Transformer, length: int, kind: str = "fp32") -> KVSequence:
+    spec, dtype = transformer.spec, transformer.dtype
+    return KVSequence(KVCache(spec, kind, dtype, CPU, length, split=transformer.split))
 
 
 def greedy(step: Any, count: int) -> list[int]:
@@ -92,13 +77,8 @@ def greedy(step: Any, count: int) -> list[int]:
     return ids
 
 
-def greedy_on_cards(lockstep: Lockstep, count: int) -> list[int]:
-    caches = new_caches(lockstep, 20 + count)
-    return greedy(lambda ids: forward(lockstep, caches, ids, last_only=True), count)
-
-
-def greedy_on_one(transformer: Transformer, count: int) -> list[int]:
-    cache = KVSequence(KVCache(transformer.spec, "fp32", transformer.dtype, CPU, 20 + count))
+def greedy_tokens(transformer: Transformer, count: int) -> list[int]:
+    cache = new_cache(transformer, 20 + count)
 
     def step(ids: Sequence[int]) -> Tensor:
         start = len(cache)
@@ -144,7 +124,7 @@ def test_every_architecture_comes_to_its_logits(name: str, tmp_path: Path) -> No
     transformer = open_transformer(wide(name, tmp_path), context=context)
     expected = logits_in_steps(transformer, IDS, STEPS)
     for cards in (2, 3, 4):
-        assert relative_error(logits_on_cards(cut(transformer, [1.0] * cards, context)), expected) < 1e-6
+        assert relative_error(logits_in_steps(cut(transformer, [1.0] * cards, context), IDS, STEPS), expected) < 1e-6
 
 
 MIXES = {
@@ -200,7 +180,11 @@ def decoded(rank: Transformer) -> Transformer:
         assert isinstance(layer.mlp, Mlp)
         mlp = replace(layer.mlp, gate_up=as_floats(layer.mlp.gate_up), down=as_floats(layer.mlp.down))
         layers.append(replace(layer, qkv=as_floats(layer.qkv), output=as_floats(layer.output), mlp=mlp))
-    return Transformer(rank.spec, replace(rank.ends, head=as_floats(rank.head)), layers)
+    return Transformer(rank.spec, replace(rank.ends, head=as_floats(rank.head)), layers, part=rank.part)
+
+
+def decoded_parts(whole: ParallelTransformer) -> ParallelTransformer:
+    return ParallelTransformer(whole.spec, [decoded(rank) for rank in whole.ranks], whole.split)
 
 
 @pytest.mark.parametrize("kind", [*MIXES, *RECIPES, "awq"])
@@ -210,19 +194,19 @@ def test_every_format_comes_to_its_logits(kind: str, tmp_path: Path) -> None:
     assert isinstance(packed.layers[0].output, Linear) == (kind in ("exl2-16-rows", "gptq-8-bits"))
     expected = logits_in_steps(open_transformer(path), IDS, STEPS)
     for cards in (2, 3, 4):
-        lockstep = Lockstep([decoded(rank) for rank in cut(packed, [1.0] * cards).ranks])
-        assert relative_error(logits_on_cards(lockstep), expected) < 1e-6
+        several = decoded_parts(cut(packed, [1.0] * cards))
+        assert relative_error(logits_in_steps(several, IDS, STEPS), expected) < 1e-6
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("name", ["llama", "qwen3, a norm of each head", "mistral", "gemma2", "cohere, head norms"])
 @pytest.mark.parametrize("cards", [2, 3, 4])
 def test_residual_streams_are_equal_behind_every_exchange(name: str, cards: int, tmp_path: Path) -> None:
-    lockstep = cut(open_transformer(wide(name, tmp_path)), [1.0] * cards)
-    streams = [Stream(rank.embed(torch.tensor(IDS), 0)) for rank in lockstep.ranks]
+    several = cut(open_transformer(wide(name, tmp_path)), [1.0] * cards)
+    streams = [Stream(rank.embed(torch.tensor(IDS), 0)) for rank in several.ranks]
     before, exchanges = streams[0].hidden.clone(), 0
-    for _ in lockstep.exchanges(streams):
-        for rank, stream in zip(lockstep.ranks, streams, strict=True):
+    for _ in several.exchanges(streams):
+        for rank, stream in zip(several.ranks, streams, strict=True):
             rank.settle(stream)
             assert torch.equal(stream.hidden, streams[0].hidden)
         assert not torch.equal(streams[0].hidden, before)
@@ -237,18 +221,18 @@ def test_residual_streams_are_equal_behind_every_exchange(name: str, cards: int,
 def test_the_parts_of_cards_go_through_the_kernels_like_whole_layers(kind: str, tmp_path: Path) -> None:
     path = written(kind, tmp_path)
     packed = open_quantized(path)
-    lockstep = cut(packed, [1.0, 1.0, 1.0])
-    assert all(isinstance(layer.output, QuantizedLinear) for rank in lockstep.ranks for layer in rank.layers)
+    several = cut(packed, [1.0, 1.0, 1.0])
+    assert all(isinstance(layer.output, QuantizedLinear) for rank in several.ranks for layer in rank.layers)
     expected = logits_in_steps(open_transformer(path), IDS, STEPS)
-    assert relative_error(logits_on_cards(lockstep, "fp16"), expected) < 5e-3
+    assert relative_error(logits_in_steps(several, IDS, STEPS, "fp16"), expected) < 5e-3
     assert relative_error(logits_in_steps(packed, IDS, STEPS, "fp16"), expected) < 5e-3
 
 
 @pytest.mark.parametrize(("kind", "cards"), [("exl2-8-5-4", 2), ("gptq-act-order", 3), ("awq", 4)])
 def test_tokens_of_every_format_are_the_same(kind: str, cards: int, tmp_path: Path) -> None:
     path = written(kind, tmp_path, **LIVELY)
-    lockstep = Lockstep([decoded(rank) for rank in cut(open_packed(path), [1.0] * cards).ranks])
-    check_tokens(lockstep, open_transformer(path))
+    several = decoded_parts(cut(open_packed(path), [1.0] * cards))
+    check_tokens(several, open_transformer(path))
 
 
 @pytest.mark.parametrize("name", ["qwen3, a norm of each head", "mistral", "gemma2"])
@@ -258,9 +242,9 @@ def test_tokens_of_architectures_are_the_same(name: str, tmp_path: Path) -> None
     check_tokens(cut(transformer, [1.0] * 3), transformer)
 
 
-def check_tokens(lockstep: Lockstep, transformer: Transformer) -> None:
-    wanted = greedy_on_one(transformer, 230)
-    assert greedy_on_cards(lockstep, 230) == wanted
+def check_tokens(several: ParallelTransformer, transformer: Transformer) -> None:
+    wanted = greedy_tokens(transformer, 230)
+    assert greedy_tokens(several, 230) == wanted
     # Random weights end in a circle, which is to be a long one.
     assert len(set(wanted)) > 30
 
@@ -283,10 +267,11 @@ def test_mlps_make_up_for_what_heads_leave(
 
 def test_cards_of_unlike_speed(tmp_path: Path) -> None:
     path = written("exl2-6-5-3-2", tmp_path)
-    lockstep = Lockstep([decoded(rank) for rank in cut(open_packed(path), [1.0, 3.0, 1.5]).ranks])
-    assert relative_error(logits_on_cards(lockstep), logits_in_steps(open_transformer(path), IDS, STEPS)) < 1e-6
-    caches = new_caches(lockstep, 512)
-    assert [cache.cache.bytes_per_token for cache in caches] == [2 * 2 * own * 16 * 4 for own in (1, 3, 1)]
+    several = decoded_parts(cut(open_packed(path), [1.0, 3.0, 1.5]))
+    expected = logits_in_steps(open_transformer(path), IDS, STEPS)
+    assert relative_error(logits_in_steps(several, IDS, STEPS), expected) < 1e-6
+    pages = [new_cache(several, 512).cache.layer(0, card).keys for card in range(3)]
+    assert [len(keys) for keys in pages] == [1, 3, 1]
 
 
 def test_sinks_go_with_their_heads(tmp_path: Path) -> None:
@@ -295,7 +280,7 @@ def test_sinks_go_with_their_heads(tmp_path: Path) -> None:
     layers = [replace(layer, sinks=torch.randn(10)) for layer in plain.layers]
     transformer = Transformer(replace(plain.spec, sinks=True), plain.ends, layers)
     expected = logits_in_steps(transformer, IDS, STEPS)
-    assert relative_error(logits_on_cards(cut(transformer, [1.0] * 3)), expected) < 1e-6
+    assert relative_error(logits_in_steps(cut(transformer, [1.0] * 3), IDS, STEPS), expected) < 1e-6
     assert relative_error(logits_in_steps(plain, IDS, STEPS), expected) > 1e-3
 
 

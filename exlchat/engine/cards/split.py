@@ -1,4 +1,4 @@
-"""Which layers of a decoder lie on which card: consecutive ones, in the order of the cards."""
+"""What of a decoder lies on which card: consecutive layers, in the order of the cards, or a part of every layer."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ class LayerSplit:
         staged: what goes from card to card goes through the machine's memory, because some of them do not really reach
             each other.
         hosted: of how many layers, the last ones, the weights lie in the machine's memory: of a mixture its experts.
+        kv_heads: of each card, where all of them compute every layer together (`parallel`), each with the embedding
+            and a part of the head; nothing where layers lie on one card each.
     """
 
     devices: tuple[torch.device, ...]
     ends: tuple[int, ...]
     staged: bool = False
     hosted: int = 0
+    kv_heads: tuple[int, ...] = ()
 
     @classmethod
     def on(cls, device: torch.device, layers: int) -> LayerSplit:
@@ -41,8 +44,13 @@ class LayerSplit:
     def last(self) -> torch.device:
         return self.devices[-1]
 
+    @property
+    def together(self) -> bool:
+        """Whether each card has a part of every layer."""
+        return bool(self.kv_heads)
+
     def layers(self, card: int) -> range:
-        return range(self.ends[card - 1] if card else 0, self.ends[card])
+        return range(self.ends[card - 1] if card and not self.together else 0, self.ends[card])
 
     def is_hosted(self, layer: int) -> bool:
         return layer >= self.ends[-1] - self.hosted

@@ -182,7 +182,7 @@ def page_layout(store: PageStore) -> PageLayout:
     names = ("keys", "values", "key_scales", "value_scales")
     return PageLayout(
         tuple(
-            PageTensor(name, part.dtype, store.layers, part.shape[1], part.shape[4])
+            PageTensor(name, part.dtype, store.layers, store.heads, part.shape[4])
             for name, part in zip(names, store.cards[0], strict=False)
         )
     )

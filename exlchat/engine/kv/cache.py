@@ -123,9 +123,13 @@ class KVCache:
         """Whether there may be so many pages at once, and so many with memory in layers with a window."""
         return pages <= self.pool.size and (self.windows is None or windows <= self.windows.size)
 
-    def layer(self, index: int) -> LayerPages:
-        """Keys and values of one layer, of all sequences; always at the same place."""
-        return self.memory.layer(index)
+    def layer(self, index: int, card: int = 0) -> LayerPages:
+        """Keys and values of one layer, of all sequences; always at the same place.
+
+        Args:
+            card: where each has some heads of it, whose.
+        """
+        return self.memory.layer(index, card)
 
     def known(self, ids: Sequence[int]) -> int:
         """How many tokens `ids` shares with what is there, from its beginning. Changes nothing."""

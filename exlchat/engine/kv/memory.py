@@ -45,9 +45,11 @@ class PageMemory:
             for kind in (True, False)
         )
         try:
-            self.whole = make_store(spec, kind, whole, pages)
+            self.whole = make_store(spec, kind, whole, pages, kv_heads=split.kv_heads)
             """Of the layers that see everything; slots are those of the pool."""
-            self._narrow = None if windows is None else make_store(spec, kind, narrow, windows.size)
+            self._narrow = None
+            if windows is not None:
+                self._narrow = make_store(spec, kind, narrow, windows.size, kv_heads=split.kv_heads)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             free = min(free_memory(device) for device in split.devices) / 2**30
             raise ModelError(
@@ -68,13 +70,15 @@ class PageMemory:
         """Whether a layer sees a window only."""
         return self._places[layer][0]
 
-    def card(self, layer: int) -> int:
-        """Where a layer's pages lie."""
-        return self._split.card(layer)
+    def cards(self, layer: int) -> Sequence[int]:
+        """Where a layer's pages lie: on one, or some heads of them on each."""
+        split = self._split
+        return range(len(split.devices)) if split.together else (split.card(layer),)
 
-    def layer(self, index: int) -> LayerPages:
+    def layer(self, index: int, card: int = 0) -> LayerPages:
+        """`card`: where each has some heads of it, whose."""
         narrow, place = self._places[index]
-        return self._store(narrow).layer(place)
+        return self._store(narrow).layer(place, card)
 
     def copy_rows(self, source: Page, target: Page, rows: int) -> None:
         """The first rows of one page into another; both have memory in all layers."""
@@ -177,15 +181,19 @@ class CacheRows:
         open_rows: Callable[[LayerPages, Tensor], LayerRows],
     ) -> None:
         self._memory, self._tables, self._row, self._windows = memory, tables, row, spec.windows
-        self._rows: list[LayerRows] = [
-            open_rows(memory.layer(layer), tables.of(memory.is_narrow(layer), memory.card(layer))[row])
+        self._rows: list[list[LayerRows]] = [
+            [
+                open_rows(memory.layer(layer, part), tables.of(memory.is_narrow(layer), card)[row])
+                for part, card in enumerate(memory.cards(layer))
+            ]
             for layer in range(spec.num_layers)
         ]
 
-    def append(self, layer: int, start: int, exact_from: int, new: Tensor) -> Iterator[SeenRows]:
+    def append(self, layer: int, start: int, exact_from: int, new: Tensor, part: int) -> Iterator[SeenRows]:
+        """`part`: which card's heads these are, where each has some; 0 where one has all."""
         window = self._windows[layer]
         span = ChunkSpan(max(start + 1 - window, 0) if window else 0, start, exact_from)
-        return self._rows[layer].append(self._tables.lists(self._row, self._memory.is_narrow(layer)), span, new)
+        return self._rows[layer][part].append(self._tables.lists(self._row, self._memory.is_narrow(layer)), span, new)
 
 
 @dataclass(frozen=True, slots=True)

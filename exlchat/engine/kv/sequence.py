@@ -187,11 +187,12 @@ class KVSequence:
         self.cache.tables.write(self._placed.row, self.pages, len(self.pages))
         return tokens
 
-    def append(self, layer: int, start: int, new: Tensor) -> Iterator[SeenRows]:
+    def append(self, layer: int, start: int, new: Tensor, part: int = 0) -> Iterator[SeenRows]:
         """Stores new positions of one layer, when the first of what they see is asked for.
 
         Args:
             new: `[2, kv_heads, tokens, head_dim]`: keys and values of positions `start` and on, which have room.
+            part: which card's heads these are, where each has some.
 
         Returns:
             What they see, part by part: in few bits, the positions of a token's own page as they were before they were
@@ -200,7 +201,7 @@ class KVSequence:
         """
         self._appended = (start, start + new.shape[2])
         exact_from = self._exact.first if self._exact.end == start else start
-        return self.cache.rows(self._placed).append(layer, start, exact_from, new)
+        return self.cache.rows(self._placed).append(layer, start, exact_from, new, part)
 
     def _fill(self, pages: int, length: int) -> None:
         try:

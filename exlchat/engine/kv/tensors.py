@@ -23,11 +23,13 @@ class PageStore:
     Args:
         kind: how keys and values are stored.
         cards: of each card keys, values, and where they are codes with scales those of both, each
-            `[layers, kv_heads, pages, 256, row]` of the layers that lie there.
+            `[layers, kv_heads, pages, 256, row]` of the layers or of the heads that lie there.
+        together: whether each has some heads of all layers.
     """
 
     kind: CacheKind
     cards: tuple[tuple[Tensor, ...], ...]
+    together: bool = False
 
     @property
     def bytes(self) -> int:
@@ -35,10 +37,19 @@ class PageStore:
 
     @property
     def layers(self) -> int:
-        return sum(len(parts[0]) for parts in self.cards)
+        """Of a page."""
+        counts = [len(parts[0]) for parts in self.cards]
+        return counts[0] if self.together else sum(counts)
 
-    def layer(self, index: int) -> LayerPages:
-        for parts in self.cards:
+    @property
+    def heads(self) -> int:
+        """Of a page."""
+        counts = [parts[0].shape[1] for parts in self.cards]
+        return sum(counts) if self.together else counts[0]
+
+    def layer(self, index: int, card: int = 0) -> LayerPages:
+        """`card`: where each has some heads of it, whose."""
+        for parts in self.cards[card:] if self.together else self.cards:
             if index < len(parts[0]):
                 keys, values, *scales = (part[index] for part in parts)
                 return LayerPages(self.kind, keys, values, *scales)
@@ -60,32 +71,49 @@ class PageStore:
     def write(self, slot: int, tensors: Sequence[Tensor]) -> None:
         """What `read` gave, into the first rows of a page."""
         for same, tensor in zip(zip(*self.cards, strict=True), tensors, strict=True):
-            for part, piece in zip(same, torch.split(tensor, [len(part) for part in same]), strict=True):
+            for part, piece in zip(same, self._by_card(tensor, same), strict=True):
                 part[:, :, slot, : tensor.shape[2]] = piece.to(part.device, non_blocking=True)
 
     def _read(self, views: Sequence[Tensor]) -> Tensor:
-        found = torch.empty(self.layers, *views[0].shape[1:], dtype=views[0].dtype, device="cpu")
-        for piece, view in zip(torch.split(found, [len(view) for view in views]), views, strict=True):
+        found = torch.empty(self.layers, self.heads, *views[0].shape[2:], dtype=views[0].dtype, device="cpu")
+        for piece, view in zip(self._by_card(found, views), views, strict=True):
             piece.copy_(view)
         return found
 
+    def _by_card(self, page: Tensor, parts: Sequence[Tensor]) -> Sequence[Tensor]:
+        """What of `[layers, kv_heads, ...]` of all cards belongs to each."""
+        along = 1 if self.together else 0
+        found: Sequence[Tensor] = torch.split(page, [part.shape[along] for part in parts], along)
+        return found
 
-def make_store(spec: ModelSpec, kind: CacheKind, cards: Sequence[tuple[torch.device, int]], pages: int) -> PageStore:
+
+def make_store(
+    spec: ModelSpec,
+    kind: CacheKind,
+    cards: Sequence[tuple[torch.device, int]],
+    pages: int,
+    *,
+    kv_heads: Sequence[int] = (),
+) -> PageStore:
     """An empty store.
 
     Args:
         cards: each, and how many layers of this store lie there.
+        kv_heads: of each card, where all of them have every layer.
 
     Raises what torch raises when memory is short.
     """
     elements, head_dim = (kind.key, kind.value), spec.head_dim
     rows = [(element.row(head_dim), element.dtype) for element in elements]
     rows += [(element.scales(head_dim), torch.float16) for element in elements if element.scaled]
-    shape = (spec.num_kv_heads, pages, PAGE_TOKENS)
+    heads = kv_heads or (spec.num_kv_heads,) * len(cards)
     return PageStore(
         kind,
         tuple(
-            tuple(torch.empty(layers, *shape, row, dtype=dtype, device=device) for row, dtype in rows)
-            for device, layers in cards
+            tuple(
+                torch.empty(layers, here, pages, PAGE_TOKENS, row, dtype=dtype, device=device) for row, dtype in rows
+            )
+            for (device, layers), here in zip(cards, heads, strict=True)
         ),
+        together=bool(kv_heads),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -133,6 +134,7 @@ class Transformer:
         operations: between the products; plain torch unless given.
         split: the cards of the layers; all where the embedding is unless given.
         hosts: the machine's memory of those cards that read weights there.
+        part: which card's part of every layer this is, where cards have one each.
     """
 
     def __init__(
@@ -145,16 +147,22 @@ class Transformer:
         operations: Operations | None = None,
         split: LayerSplit | None = None,
         hosts: Sequence[HostMemory] = (),
+        part: int = 0,
     ) -> None:
         self.spec = spec
         self.ends = ends
         self.layers = layers
         self.hosts = hosts
-        length = context or spec.max_position_embeddings
+        self.part = part
         self.split = split or LayerSplit.on(ends.embedding.device, spec.num_layers)
-        self.ropes = [[RopeTable(rope, length, device) for rope in spec.ropes] for device in self.split.devices]
-        """Of each card."""
+        self._context = context or spec.max_position_embeddings
         self._operations = operations or TorchOperations(ends.embedding.dtype)
+
+    @cached_property
+    def ropes(self) -> list[list[RopeTable]]:
+        """Of each card."""
+        spec, length = self.spec, self._context
+        return [[RopeTable(rope, length, device) for rope in spec.ropes] for device in self.split.devices]
 
     @property
     def embedding(self) -> Tensor:
@@ -313,7 +321,7 @@ class Transformer:
         else:
             parts = [
                 attention(queries[:, seen.tokens], seen.keys, seen.values, rules)
-                for seen in cache.append(index, start, new)
+                for seen in cache.append(index, start, new, self.part)
             ]
             mixed = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         return mixed.transpose(0, 1)

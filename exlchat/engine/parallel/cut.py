@@ -20,7 +20,7 @@ from exlchat.engine.layers.experts import Mlp
 from exlchat.engine.layers.linear import Joined, Linear, SideBySide, join
 from exlchat.engine.layers.norms import HeadNorm
 from exlchat.engine.layers.quantized_linear import QuantizedLinear
-from exlchat.engine.layers.transformer import DecoderLayer, Ends, Transformer
+from exlchat.engine.layers.transformer import DecoderLayer, Ends
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.engine.parallel.matrices import row_groups, take_columns, take_rows
 from exlchat.ext.layout import TILE_COLUMNS
@@ -89,16 +89,6 @@ def cut_spec(spec: ModelSpec, split: Split, card: int) -> ModelSpec:
     return replace(spec, num_heads=spec.num_heads // spec.num_kv_heads * heads, num_kv_heads=heads)
 
 
-def cut_transformer(transformer: Transformer, split: Split, *, context: int | None = None) -> list[Transformer]:
-    """One for each card; `context` as of `Transformer`."""
-    spec = transformer.spec
-    layers = zip(*(cut_layer(spec, layer, split) for layer in transformer.layers), strict=True)
-    return [
-        Transformer(cut_spec(spec, split, card), ends, own, context=context)
-        for card, (ends, own) in enumerate(zip(cut_ends(transformer.ends, split), layers, strict=True))
-    ]
-
-
 def cut_ends(ends: Ends, split: Split) -> list[Ends]:
     """The head by tiles of columns, in the order of the cards; all else is whole."""
     head = ends.head
@@ -111,7 +101,7 @@ def cut_ends(ends: Ends, split: Split) -> list[Ends]:
 def _cut_head(head: Linear | QuantizedLinear, outputs: range) -> Linear | QuantizedLinear:
     if isinstance(head, QuantizedLinear):
         return _quantized_outputs(head, torch.tensor(outputs))
-    # Not copied: of a tied model it is the embedding, which stays whole.
+    # On one device that is no copy: of a tied model it is the embedding, which stays whole.
     part = Linear(head.weight[outputs.start : outputs.stop])
     return part if head.outputs is None else part.in_whole_rows()
 

@@ -1,0 +1,71 @@
+"""A decoder's parts on their cards: each layer is read whole, cut, and sent where its parts belong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from exlchat.engine.cards.split import LayerSplit, placed_on
+from exlchat.engine.layers.operations import Operations
+from exlchat.engine.layers.quantized_linear import QuantizedLinear, Scratch
+from exlchat.engine.layers.transformer import DecoderLayer, Ends, Transformer
+from exlchat.engine.model.spec import ModelSpec
+from exlchat.engine.parallel.cut import Split, cut_ends, cut_layer, cut_spec
+from exlchat.engine.parallel.transformer import ParallelTransformer
+
+_Part = TypeVar("_Part")
+
+
+def parallel_transformer(
+    spec: ModelSpec,
+    ends: Ends,
+    layers: Iterable[DecoderLayer],
+    split: Split,
+    devices: tuple[torch.device, ...],
+    *,
+    context: int | None = None,
+    operations: Operations | None = None,
+    staged: bool = False,
+) -> ParallelTransformer:
+    """The whole over cards.
+
+    Args:
+        ends, layers: whole; one after the other, so that no more than one of them is whole at a time.
+        devices: of the cards.
+        context, operations: as of `Transformer`.
+        staged: as of `LayerSplit`.
+    """
+    scratches = [Scratch(device) for device in devices]
+    places = list(zip(devices, scratches, strict=True))
+    around = [_sent(part, *place) for part, place in zip(cut_ends(ends, split), places, strict=True)]
+    del ends
+    own: list[list[DecoderLayer]] = [[] for _ in devices]
+    for layer in layers:
+        for parts, part, place in zip(own, cut_layer(spec, layer, split), places, strict=True):
+            parts.append(_sent(part, *place))
+    ranks = [
+        Transformer(cut_spec(spec, split, card), around[card], own[card], context=context, operations=operations, part=card)
+        for card in range(split.cards)
+    ]
+    ends_of_cards = (spec.num_layers,) * split.cards
+    return ParallelTransformer(spec, ranks, LayerSplit(devices, ends_of_cards, staged, kv_heads=split.kv_heads))
+
+
+def _sent(part: _Part, device: torch.device, scratch: Scratch) -> _Part:
+    """The same on a card, with all that it is made of."""
+    found: Any = part
+    if isinstance(part, Tensor):
+        found = placed_on(part, device).contiguous()
+    elif isinstance(part, tuple):
+        found = tuple(_sent(one, device, scratch) for one in part)
+    elif isinstance(part, QuantizedLinear):
+        found = replace(part, matrices=_sent(part.matrices, device, scratch), scratch=scratch)
+    elif is_dataclass(part):
+        known = {field.name: getattr(part, field.name) for field in fields(part) if field.init}
+        found = replace(part, **{name: _sent(value, device, scratch) for name, value in known.items()})  # type: ignore[type-var]
+    done: _Part = found
+    return done
