@@ -191,8 +191,10 @@ def main() -> None:
         ids = tokenizer.encode(before, add_special_tokens=False).ids
         answer = tokenizer.encode(edit(before), add_special_tokens=False).ids[:MOST]
         cases.append((f"edit of {Path(name).name}, n-gram", [*ids, 5, 6, 7], answer, NgramDrafter))
-    prompt = tokenizer.encode((HOUSE / "engine" / "spec.py").read_text("utf-8"), add_special_tokens=False).ids[:1000]
-    answer = tokenizer.encode((HOUSE / "engine" / "rope.py").read_text("utf-8"), add_special_tokens=False).ids[:800]
+    prompt, answer = (
+        tokenizer.encode((HOUSE / "engine" / name).read_text("utf-8"), add_special_tokens=False).ids[:most]
+        for name, most in (("model/spec.py", 1000), ("layers/rope.py", 800))
+    )
     cases.append(("new text, n-gram", prompt, answer, NgramDrafter))
     for rate in (0.5, 0.7, 0.8, 0.9):
         drafter = partial(RightAtRate, drafting, small[1], [*prompt, *answer], rate)

@@ -56,6 +56,7 @@ ROW_PLAIN, ROW_ADJUSTED, ROW_CHAIN, ROW_NONE = _values("ROW_PLAIN ROW_ADJUSTED R
 MAX_EXPERTS, MAX_CHOSEN, MAX_SLOTS = _values("MAX_EXPERTS MAX_CHOSEN MAX_SLOTS")
 (MAX_DENSE_INPUTS,) = _values("MAX_DENSE_INPUTS")
 (MOST_ROUNDED_ROWS,) = _values("MOST_ROUNDED_ROWS")
+(MAX_CARDS,) = _values("MAX_CARDS")
 HEAD_INPUTS = 32
 CHAIN_SCRATCH_BYTES_A_TOKEN = 24
 
@@ -84,6 +85,10 @@ class CSection(Structure):
 
 class CMatrix(Structure):
     _fields_ = _fields("ExlMatrix")
+
+
+class CPeers(Structure):
+    _fields_ = _fields("ExlPeers")
 
 
 class CNormCopy(Structure):
@@ -176,6 +181,14 @@ class CExpertProduct(Structure):
 
 class CDenseProduct(Structure):
     _fields_ = _fields("ExlDenseProduct")
+
+
+class CExchange(Structure):
+    _fields_ = _fields("ExlExchange")
+
+
+class CCount(Structure):
+    _fields_ = _fields("ExlCount")
 
 
 class CHandOn(Structure):

@@ -18,7 +18,11 @@ class Job:
     graph captures.
     """
 
-    def __init__(self, function: Callable[..., None], structure: Any, tensors: tuple[Tensor, ...]) -> None:
+    def __init__(
+        self, function: Callable[..., None], structure: Any, tensors: tuple[Tensor, ...], *, meets: bool = False
+    ) -> None:
+        self.meets = meets
+        """Whether it takes part in an exchange with other cards."""
         self._function = function
         self._structure = structure
         self._argument = c.address(structure)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from exlchat.ext.attention import Attention
 from exlchat.ext.chain import ChainKernels
+from exlchat.ext.exchange import ExchangeKernels
 from exlchat.ext.experts import ExpertKernels
 from exlchat.ext.gemm import RowProducts
 from exlchat.ext.heads import HeadKernels
@@ -30,6 +31,7 @@ class Kernels(
     PromptKernels,
     PageKernels,
     RoundingKernels,
+    ExchangeKernels,
 ):
     def __init__(self, library: Library) -> None:
         Products.__init__(self, library)
@@ -44,3 +46,4 @@ class Kernels(
         PageKernels.__init__(self, library)
         ExpertKernels.__init__(self, library)
         RoundingKernels.__init__(self, library)
+        ExchangeKernels.__init__(self, library)

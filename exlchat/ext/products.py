@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from exlchat.ext import functions as c
+from exlchat.ext.exchange import Exchange
 from exlchat.ext.job import Job, check, check_on_gpu, check_together
 from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix
 from exlchat.ext.library import Library
@@ -68,11 +69,13 @@ class Residual:
         hidden: float32 `[rows, width]`.
         squares: float32 `[rows, width / 16]`.
         copies: at most three.
+        exchange: what is added is a sum over cards; of one card alone unless given.
     """
 
     hidden: Tensor
     squares: Tensor
     copies: tuple[NormCopy, ...]
+    exchange: Exchange | None = None
 
 
 class Products:
@@ -139,7 +142,7 @@ class Products:
         job.y_kind = c.Y_ADD
         job.residual = _c_residual(residual, job.rows, matrix.outputs, tensors)
         check_together(*tensors)
-        return Job(self._gemv, job, tuple(tensors))
+        return Job(self._gemv, job, tuple(tensors), meets=residual.exchange is not None)
 
     def embed(self, table: Tensor, token: Tensor, residual: Residual | Tensor, multiplier: float = 1.0) -> Job:
         """`hidden` becomes the rows `token` (int64 `[rows]`) of a float16 table `[vocab, width]`, times a multiplier.
@@ -173,7 +176,7 @@ class Products:
         Args:
             weight: float16 `[outputs, width]`; width a multiple of 32.
             x: `[rows, width]`, in the order of the features; float16, or what a residual left.
-            y: float32 `[rows, outputs]`.
+            y: float32 `[rows, outputs]`; its rows may be parts of longer ones.
 
         Raises:
             ValueError: a tensor of another device, dtype, shape or layout.
@@ -185,10 +188,10 @@ class Products:
             raise ValueError(f"weight has {width} inputs; these kernels take multiples of {c.HEAD_INPUTS}")
         check("weight", weight, torch.float16, (outputs, width))
         check("x", values, torch.float16 if isinstance(x, Tensor) else torch.float32, (rows, width))
-        check("y", y, torch.float32, (rows, outputs))
+        _check_y(y, torch.float32, (rows, outputs))
         tensors = [values, weight, y]
         job = c.CHead(x=values.data_ptr(), weight=weight.data_ptr(), y=y.data_ptr(), width=width, outputs=outputs)
-        job.rows, job.y_stride = rows, outputs
+        job.rows, job.y_stride = rows, y.stride(0) if rows > 1 else outputs
         if isinstance(x, Normed):
             check("squares", x.squares, torch.float32, (rows, width // 16))
             tensors.append(x.squares)
@@ -310,6 +313,12 @@ def _c_residual(residual: Residual, rows: int, width: int, tensors: list[Tensor]
         raise ValueError(f"{len(residual.copies)} copies of a residual; there can be {c.MAX_MATRICES}")
     structure = c.CResidual(hidden=residual.hidden.data_ptr(), squares=residual.squares.data_ptr(), columns=width)
     tensors += [residual.hidden, residual.squares]
+    if residual.exchange is not None:
+        peers = residual.exchange.peers
+        if rows * width > peers.words:
+            raise ValueError(f"{rows} rows of {width} words; cards exchange {peers.words} at once")
+        structure.peers, structure.exchange = peers.table.data_ptr(), residual.exchange.number
+        tensors.append(peers.table)
     for index, copy in enumerate(residual.copies):
         check("values", copy.values, torch.float32, (rows, copy.values.shape[1]))
         check("scatter", copy.scatter, torch.int16, (width,))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from exlchat.ext import layout
 from exlchat.ext.attention import AttentionRules, AttentionScratch, LayerPages
+from exlchat.ext.exchange import Exchange, Peers
 from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
 from exlchat.ext.experts import OAI_LIMIT, ExpertActivation, ExpertKind, InputOrder, RouteRules
 from exlchat.ext.heads import HeadNorms
@@ -52,15 +53,43 @@ def decoded_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class ReferenceJob:
     """A prepared operation."""
 
-    def __init__(self, work: Callable[[], object]) -> None:
+    def __init__(self, work: Callable[[], object], *, meets: bool = False) -> None:
         self._work = work
+        self.meets = meets
 
     def launch(self, *, dependent: bool) -> None:
         self._work()
 
 
+def sum_of(parts: Sequence[Tensor]) -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+class Meeting:
+    """Exchanges of cards whose operations run by turns: whoever comes last finishes for all."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, dict[int, tuple[Tensor, Callable[[list[Tensor]], object]]]] = {}
+
+    def come(self, exchange: Exchange, own: Tensor, finish: Callable[[list[Tensor]], object]) -> None:
+        """`finish` gets what every card came with, in their order."""
+        there = self._waiting.setdefault(exchange.number, {})
+        assert exchange.peers.card not in there
+        there[exchange.peers.card] = own.clone(), finish
+        if len(there) == exchange.peers.cards:
+            del self._waiting[exchange.number]
+            for _, finished in there.values():
+                finished([there[card][0] for card in sorted(there)])
+
+
 class ReferenceKernels:
     """As `exlchat.ext.ops.Kernels`, on the CPU."""
+
+    def __init__(self) -> None:
+        self._meeting = Meeting()
 
     def product(
         self,
@@ -89,7 +118,46 @@ class ReferenceKernels:
         return ReferenceJob(work)
 
     def add_product(self, matrix: PackedMatrix, x: Tensor | Normed, residual: Residual) -> ReferenceJob:
-        return ReferenceJob(lambda: reference.add_product(matrix, x, residual))
+        exchange = residual.exchange
+        if exchange is None:
+            return ReferenceJob(lambda: reference.add_product(matrix, x, residual))
+
+        def add(parts: list[Tensor]) -> None:
+            reference.put_residual(residual, residual.hidden + sum_of(parts))
+
+        return ReferenceJob(
+            lambda: self._meeting.come(exchange, reference.product([matrix], x).float(), add), meets=True
+        )
+
+    def exchange_sums(self, values: Tensor, exchange: Exchange) -> ReferenceJob:
+        return ReferenceJob(
+            lambda: self._meeting.come(exchange, values, lambda parts: values.copy_(sum_of(parts))), meets=True
+        )
+
+    def exchange_parts(
+        self, values: Tensor, exchange: Exchange, *, ends: Sequence[int], to: Sequence[int]
+    ) -> ReferenceJob:
+        card, starts = exchange.peers.card, (0, *ends)
+        begin = starts[card] if card in to else 0
+        own = values[:, begin : begin + ends[card] - starts[card]]
+        if card in to or not card:
+            assert begin == starts[card]
+
+        def take(parts: list[Tensor]) -> None:
+            if card in to:
+                for sender, part in enumerate(parts):
+                    values[:, starts[sender] : ends[sender]] = part
+
+        return ReferenceJob(lambda: self._meeting.come(exchange, own, take), meets=True)
+
+    def count_exchanges(self, peers: Peers, count: int) -> ReferenceJob:
+        def work() -> None:
+            peers.state[0] += count
+
+        return ReferenceJob(work)
+
+    def reach(self, devices: Sequence[torch.device]) -> bool:
+        return all(device.type == "cpu" for device in devices)
 
     def embed(self, table: Tensor, token: Tensor, residual: Residual | Tensor, multiplier: float = 1.0) -> ReferenceJob:
         return ReferenceJob(lambda: reference.embed(table, token, residual, multiplier))

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from exlchat.engine import GREEDY
 from exlchat.engine.decode import captured, graphs
+from exlchat.engine.decode.captured import by_turns
 from exlchat.engine.decode.draws import DecodeRow
 from exlchat.engine.decode.graphs import DecodeGraphs
 from exlchat.engine.decode.wide import MOST_ROWS, WidePasses
@@ -30,7 +31,7 @@ from exlchat.ext.sampling import DRAWN, SamplerState
 from tests.engine.decoding import relative_error
 from tests.engine.reference_kernels import ReferenceJob, ReferenceKernels
 from tests.engine.test_quantized_linear import open_quantized
-from tests.engine.test_step_chain import one_order_for_gate_and_up, over_cards, written
+from tests.engine.test_step_chain import one_order_for_gate_and_up, over_cards, over_cards_together, written
 
 IDS = torch.randint(391, (40,), generator=torch.Generator().manual_seed(3)).tolist()
 BEST = DeviceDraws(GREEDY, 0, index=0)
@@ -95,13 +96,19 @@ class Sampler(SamplerState):
 
 
 class Graph:
-    """Launches again what was launched while it was captured."""
+    """Launches again what was launched while it was captured: of cards that meet, by turns, when all are there."""
 
     jobs: Sequence[Launch] = ()
+    launched: ClassVar[list[Graph]] = []
 
     def replay(self) -> None:
-        for job in self.jobs:
+        self.launched.append(self)
+        exchanges = {id(job): job for graph in self.launched for job in graph.jobs if job.meets}
+        if len(self.launched) < (2 if exchanges else 1):
+            return
+        for _, job in by_turns([graph.jobs for graph in self.launched]):
             job.launch(dependent=False)
+        self.launched.clear()
 
 
 @pytest.fixture
@@ -151,8 +158,14 @@ def on_one_card(tmp_path_factory: pytest.TempPathFactory) -> Transformer:
     return open_quantized(path)
 
 
-@pytest.fixture(scope="module", params=[(2,), (1, 1), (0, 2, 0)], ids=["one card", "two cards", "ends on their own"])
+@pytest.fixture(
+    scope="module",
+    params=[(2,), (1, 1), (0, 2, 0), "together"],
+    ids=["one card", "two cards", "ends on their own", "together"],
+)
 def transformer(on_one_card: Transformer, request: pytest.FixtureRequest) -> Transformer:
+    if request.param == "together":
+        return over_cards_together(on_one_card, 1.0, 1.0)
     return over_cards(on_one_card, *request.param)
 
 

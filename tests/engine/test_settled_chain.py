@@ -20,10 +20,11 @@ from exlchat.engine.formats.gptq_writer import GptqRecipe
 from exlchat.engine.layers.experts import Experts
 from exlchat.engine.layers.operations import TorchOperations
 from exlchat.engine.layers.transformer import Transformer
+from exlchat.engine.parallel import cut as parallel
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.family_models import CASES, Case, save_case
 from tests.engine.test_quantized_linear import open_quantized
-from tests.engine.test_step_chain import chain_logits, new_cache, over_cards
+from tests.engine.test_step_chain import chain_logits, new_cache, over_cards, over_cards_together
 
 # One of each shape of the step, in sizes that the kernels hold.
 NAMES = (
@@ -108,6 +109,9 @@ def check(transformer: Transformer, wanted: Tensor) -> None:
         assert relative_error(found, wanted[PROMPT:]) < 1e-2, rows
         # From card to card goes all that the next one reads: the bits are those of one.
         assert torch.equal(chain_logits(over_cards(transformer, 1, 1), IDS, PROMPT, rows=rows), found)
+        if parallel.why_not(transformer.spec) is None:
+            together = over_cards_together(transformer, 1.0, 1.0)
+            assert relative_error(chain_logits(together, IDS, PROMPT, rows=rows), wanted[PROMPT:]) < 1e-2, rows
 
 
 @pytest.mark.usefixtures("decoded_once")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from safetensors.torch import load_file
 
 from exlchat.engine.cards.split import LayerSplit
 from exlchat.engine.decode.fit import why_not, why_not_fused
-from exlchat.engine.decode.plan import DecodePlan
+from exlchat.engine.decode.captured import by_turns
+from exlchat.engine.decode.graphs import plans_of
 from exlchat.engine.formats import exl2_writer, gptq_writer
 from exlchat.engine.formats.exl2_writer import Section
 from exlchat.engine.formats.gptq_writer import GptqRecipe
@@ -19,6 +21,9 @@ from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.memory import PageTables
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
+from exlchat.engine.parallel.cut import split_model
+from exlchat.engine.parallel.loading import parallel_transformer
+from exlchat.engine.parallel.transformer import ParallelTransformer
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.reference_kernels import ReferenceKernels
 from tests.engine.test_quantized_linear import open_quantized
@@ -41,22 +46,25 @@ def chain_logits(transformer: Transformer, ids: list[int], prompt: int, *, rows:
     cache = new_cache(transformer, len(ids))
     if prompt:
         transformer.forward(torch.tensor(ids[:prompt]), cache, start=0)
-    plans = [DecodePlan(transformer, cache.cache, ReferenceKernels(), splits=3, rows=rows)]
-    while plans[0].card:
-        behind = plans[0]
-        plans.insert(0, DecodePlan(transformer, cache.cache, ReferenceKernels(), splits=3, rows=rows, behind=behind))
+    kernels: Any = ReferenceKernels()
+    plans = plans_of(transformer, cache.cache, kernels, splits=3, rows=rows)
     plans[0].tables.show(cache.cache.tables, [cache.row])
     counts = {rows, (len(ids) - prompt) % rows or rows}
-    lists = {count: [(plan, plan.jobs(count)) for plan in plans] for count in counts}
+    lists = {count: [plan.jobs(count) for plan in plans] for count in counts}
     found = []
     for start in range(prompt, len(ids), rows):
         some = torch.tensor(ids[start : start + rows])
-        for plan, jobs in lists[len(some)]:
+        for plan in plans:
             plan.token[: len(some)] = some
             plan.position[: len(some)] = torch.arange(start, start + len(some))
-            for job in jobs:
+        if isinstance(transformer, ParallelTransformer):
+            for _, job in by_turns(lists[len(some)]):
                 job.launch(dependent=False)
-            plan.send(len(some))
+        else:
+            for plan, jobs in zip(plans, lists[len(some)], strict=True):
+                for job in jobs:
+                    job.launch(dependent=False)
+                plan.send(len(some))
         found.append(plans[-1].logits[: len(some)].clone())
     return torch.cat(found)
 
@@ -67,6 +75,13 @@ def over_cards(transformer: Transformer, *counts: int) -> Transformer:
     return Transformer(
         transformer.spec, transformer.ends, transformer.layers, operations=transformer._operations, split=split
     )
+
+
+def over_cards_together(transformer: Transformer, *speeds: float) -> ParallelTransformer:
+    """The same with a part of every layer on each of several logical cards."""
+    spec, operations = transformer.spec, transformer._operations
+    split, devices = split_model(spec, speeds), (CPU,) * len(speeds)
+    return parallel_transformer(spec, transformer.ends, transformer.layers, split, devices, operations=operations)
 
 
 @needs_shared
@@ -171,3 +186,23 @@ def test_each_card_reads_tables_of_its_own(tmp_path: Path) -> None:
         really = PageTables.of
         patch.setattr(PageTables, "of", lambda self, narrow, card=0: really(self, narrow, card) + 1000 * (card == 0))
         assert torch.equal(chain_logits(over_cards(transformer, 0, 2), ids, 30), wanted)
+
+
+@pytest.mark.usefixtures("decoded_once")
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", ["exl2", "gptq"])
+@pytest.mark.parametrize("in_one_order", [True, False], ids=["joins inside products", "joins apart"])
+def test_cards_that_compute_every_layer_together_come_to_the_same(
+    kind: str, in_one_order: bool, tmp_path: Path
+) -> None:
+    path = written(kind, tmp_path, tied=False)
+    if in_one_order:
+        one_order_for_gate_and_up(path)
+    transformer = open_quantized(path)
+    ids = torch.randint(391, (40,), generator=torch.Generator().manual_seed(3)).tolist()
+    for speeds in ((1.0, 1.0), (2.0, 1.0)):
+        several = over_cards_together(transformer, *speeds)
+        assert [why_not_fused(rank) is None for rank in several.ranks] == [in_one_order] * 2
+        for rows in (1, 5):
+            wanted = chain_logits(transformer, ids, 10, rows=rows)
+            assert relative_error(chain_logits(several, ids, 10, rows=rows), wanted) < 2e-3

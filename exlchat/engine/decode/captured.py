@@ -55,14 +55,19 @@ class CapturedSteps(Generic[_Key]):
     def run(self, key: _Key, rows: int) -> None:
         """Card after card: its graph, or one by one what would be in it, and what it leaves for the next card."""
         graphs = self._graphs.get(key)
+        if graphs is None and self._plans[0].together is not None:
+            for card, job in by_turns(self.jobs(key)):
+                with current(self._plans[card].device):
+                    job.launch(dependent=False)
+            return
         for number, (plan, jobs) in enumerate(zip(self._plans, self.jobs(key), strict=True)):
             with current(plan.device):
                 graph = None if graphs is None else graphs[number]
-                if graph is None:
+                if graphs is None:
                     launch_all(jobs, dependent=False)
-                else:
+                elif graph is not None:
                     graph.replay()
-            if rows and number + 1 < len(self._plans):
+            if rows and plan.together is None and number + 1 < len(self._plans):
                 plan.send(rows)
 
     def prepare(self, key: _Key) -> None:
@@ -139,6 +144,25 @@ def launches_dependently(device: torch.device) -> bool:
     """Whether a kernel of a card may start while the one before it still runs."""
     card = torch.cuda.get_device_properties(device)
     return (card.major, card.minor) >= _DEPENDENT_LAUNCH
+
+
+def by_turns(lists: Sequence[Sequence[Launch]]) -> Iterator[tuple[int, Launch]]:
+    """Operations of cards that meet in exchanges, each with its card: up to one on every card, then up to the next.
+
+    What loads a kernel may wait for one that runs, which must not wait for another card's that is not launched yet.
+    """
+    left = [iter(jobs) for jobs in lists]
+    while left:
+        over = 0
+        for card, jobs in enumerate(left):
+            for job in jobs:
+                yield card, job
+                if job.meets:
+                    break
+            else:
+                over += 1
+        if over == len(left):
+            return
 
 
 def launch_all(jobs: Sequence[Launch], *, dependent: bool) -> None:

@@ -12,6 +12,7 @@ several answers can be made together, each as it would be alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from exlchat.engine.cards.split import current
 from exlchat.engine.decode.captured import NO_MEMORY, CapturedSteps, launch_all, launches_dependently
 from exlchat.engine.decode.draws import DecodeRow, RowDraws
 from exlchat.engine.decode.kernels import AfterTheLast, TorchJob
+from exlchat.engine.decode.parts import Together
 from exlchat.engine.decode.plan import DecodePlan, Tables
 from exlchat.engine.decode.prompts import PromptGraphs
 from exlchat.engine.decode.wide_rows import WideRows
@@ -29,9 +31,11 @@ from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.quantized_linear import Launch
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.model.spec import ModelSpec
+from exlchat.engine.parallel.transformer import ParallelTransformer
 from exlchat.engine.sampling import NotNumbersError
 from exlchat.engine.sampling.device import DeviceDraws, DrawKind
 from exlchat.ext.attention import best_splits
+from exlchat.ext.exchange import PATIENCE, Exchange, begin_anew, make_peers, silent_card
 from exlchat.ext.ops import Kernels
 from exlchat.ext.products import MAX_ROWS
 from exlchat.ext.sampling import TokenRing, c_draw
@@ -84,12 +88,11 @@ class DecodeGraphs:
         self._fed = torch.cuda.Event()  # type: ignore[no-untyped-call]
         try:
             splits = splits_of(transformer.spec, split.first)
-            self._plan = DecodePlan(transformer, cache, kernels, splits=splits, rows=MAX_ROWS)
+            self._plans = plans_of(transformer, cache, kernels, splits=splits)
+            self._plan = self._plans[-1]
             """Of the last card, where logits come out and the next tokens are drawn."""
-            self._plans = [self._plan]
-            while (behind := self._plans[0]).card:
-                before = DecodePlan(transformer, cache, kernels, splits=splits, rows=MAX_ROWS, behind=behind)
-                self._plans.insert(0, before)
+            self._peers = [plan.together.peers for plan in self._plans if plan.together is not None]
+            self._drew = False
             dependent = launches_dependently(split.first) if dependent is None else dependent
             self.wide = WideRows(transformer, cache, kernels, splits=splits)
             """Passes of more sequences than a step takes rows."""
@@ -202,7 +205,15 @@ class DecodeGraphs:
         """Whether something launched has not ended. Raises `RuntimeError` when the device has failed."""
         # Each is asked: what waits for a card that has failed only seems to run.
         ended = [torch.cuda.current_stream(plan.device).query() for plan in self._plans]
+        self._check_peers()
         return not all(ended)
+
+    def _check_peers(self) -> None:
+        """Raises `RuntimeError` when one card has waited for another in vain."""
+        silent = silent_card(self._peers)
+        if silent is not None:
+            begin_anew(self._peers)
+            raise RuntimeError(f"{self._split.devices[silent]} did not answer for {PATIENCE:.0f} s")
 
     # Several sequences that feed themselves.
 
@@ -261,6 +272,7 @@ class DecodeGraphs:
         """
         self.verify(sequence, ids, position)
         self._fed.synchronize()
+        self._check_peers()
         best: list[int] = self._best[: len(ids)].tolist()
         if _NO_TOKEN in best:
             raise NotNumbersError
@@ -333,16 +345,18 @@ class DecodeGraphs:
     def _launch(self, key: _Key) -> None:
         """Enqueues what a graph does; the first time one by one, as its kernels may have to be loaded."""
         self.wide.rest()
+        drew, self._drew = self._drew, bool(self._peers) and key.draw not in ((), "best")
         if key.rows:
             self._show()
-            for plan in self._plans[:-1]:
+            # Those that compute together have been told what the last one has drawn.
+            for plan in self._plans[:-1] if not drew else ():
                 self._split.carry(self._plan.fed, plan.fed)
         self._captured.launch(key, key.rows)
 
     def _made(self, key: _Key) -> list[list[Launch]]:
         fed = _Key(key.rows, key.tables)
         if key == fed:
-            return [plan.jobs(key.rows, key.tables) for plan in self._plans]
+            return self._counted([plan.jobs(key.rows, key.tables) for plan in self._plans])
         *before, jobs = self._captured.jobs(fed) if key.rows else [list[Launch]() for _ in self._plans]
         if key.draw == "best":
             fed_by_host = [
@@ -352,9 +366,31 @@ class DecodeGraphs:
             fed_by_host[-1].append(self._tell_best(key.rows))
             return fed_by_host
         from_elsewhere = not (key.rows or key.masked)
-        draws = [self._given] if from_elsewhere and self._given is not None else self._draws
-        kinds = zip(draws, key.draw, strict=False)
-        return [*before, [*jobs, *(job for draw, kind in kinds for job in draw.jobs(self._kernels, kind))]]
+        own = [self._given] if from_elsewhere and self._given is not None else self._draws
+        kinds = zip(own, key.draw, strict=False)
+        draws = [job for draw, kind in kinds for job in draw.jobs(self._kernels, kind)]
+        if from_elsewhere or not self._peers:
+            return [*before, [*jobs, *draws]]
+        told = self._counted([[], *([] for _ in before[1:]), draws], self._tell_drawn())
+        return [[*of_card, *more] for of_card, more in zip([*before, jobs], told, strict=True)]
+
+    def _counted(self, lists: list[list[Launch]], last: Sequence[Launch] = ()) -> list[list[Launch]]:
+        """Lists of all cards with `last` behind them, an operation of each; and their exchanges counted."""
+        if not self._peers:
+            return lists
+        for jobs, peers, more in zip(lists, self._peers, last or [None] * len(lists), strict=True):
+            jobs += [] if more is None else [more]
+            jobs.append(self._kernels.count_exchanges(peers, sum(job.meets for job in jobs)))
+        return lists
+
+    def _tell_drawn(self) -> list[Launch]:
+        """The other cards get what the last one has drawn."""
+        words, last = len(self._plan.fed), len(self._plans) - 1
+        ends, to = (*(0 for _ in range(last)), words), range(last)
+        return [
+            self._kernels.exchange_parts(plan.fed.view(1, words), Exchange(peers, 0), ends=ends, to=to)
+            for plan, peers in zip(self._plans, self._peers, strict=True)
+        ]
 
     def _fed_by_host(self, plan: DecodePlan, jobs: list[Launch], rows: int) -> list[Launch]:
         """The same, fed from pinned memory."""
@@ -375,6 +411,31 @@ class DecodeGraphs:
             self._best[:rows].copy_(places.masked_fill(~values.isfinite(), _NO_TOKEN), non_blocking=True)
 
         return TorchJob(tell)
+
+
+def plans_of(
+    transformer: Transformer, cache: KVCache, kernels: Kernels, *, splits: int, rows: int = MAX_ROWS
+) -> list[DecodePlan]:
+    """Of each card, in order; arguments as of `DecodePlan`."""
+    if isinstance(transformer, ParallelTransformer):
+        return _plans_together(transformer, cache, kernels, splits, rows)
+    plans = [DecodePlan(transformer, cache, kernels, splits=splits, rows=rows)]
+    while (behind := plans[0]).card:
+        plans.insert(0, DecodePlan(transformer, cache, kernels, splits=splits, rows=rows, behind=behind))
+    return plans
+
+
+def _plans_together(
+    transformer: ParallelTransformer, cache: KVCache, kernels: Kernels, splits: int, rows: int
+) -> list[DecodePlan]:
+    spec, split = transformer.spec, transformer.split
+    staged = split.staged or not kernels.reach(split.devices)
+    peers = make_peers(split.devices, rows * max(spec.hidden_size, spec.vocab_size), staged=staged)
+    tables, ends = cache.tables.alike(rows), tuple(accumulate(rank.outputs for rank in transformer.ranks))
+    return [
+        DecodePlan(rank, cache, kernels, splits=splits, rows=rows, together=Together(one, tables, ends))
+        for rank, one in zip(transformer.ranks, peers, strict=True)
+    ]
 
 
 def splits_of(spec: ModelSpec, device: torch.device) -> int:

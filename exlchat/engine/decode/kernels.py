@@ -10,6 +10,7 @@ from torch import Tensor
 
 from exlchat.engine.layers.quantized_linear import Launch, MatrixKernels
 from exlchat.ext.attention import AttentionRules, AttentionScratch, LayerPages
+from exlchat.ext.exchange import Exchange, Peers
 from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
 from exlchat.ext.experts import OAI_LIMIT, ExpertActivation, ExpertKind, InputOrder, RouteRules
 from exlchat.ext.heads import HeadNorms
@@ -100,6 +101,13 @@ class StepKernels(Protocol):
     ) -> Launch: ...
 
 
+    def exchange_sums(self, values: Tensor, exchange: Exchange) -> Launch: ...
+
+    def exchange_parts(self, values: Tensor, exchange: Exchange, *, ends: Sequence[int], to: Sequence[int]) -> Launch: ...
+
+    def count_exchanges(self, peers: Peers, count: int) -> Launch: ...
+
+
 class ModelKernels(StepKernels, MatrixKernels, Protocol):
     pass
 
@@ -110,6 +118,8 @@ class TorchJob:
     Args:
         work: reads and writes tensors with fixed addresses, and asks the host nothing.
     """
+
+    meets = False
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._work = work
@@ -142,6 +152,10 @@ class AfterTheLast:
     """An operation that never starts before its predecessor ends."""
 
     job: Launch
+
+    @property
+    def meets(self) -> bool:
+        return self.job.meets
 
     def launch(self, *, dependent: bool) -> None:  # noqa: ARG002
         self.job.launch(dependent=False)

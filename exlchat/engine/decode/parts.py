@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from exlchat.engine.cards.split import placed_on
+from exlchat.engine.kv.memory import PageTables
 from exlchat.engine.layers.norms import Norm
 from exlchat.engine.layers.quantized_linear import Launch
+from exlchat.ext.exchange import Peers
 from exlchat.ext.layout import PackedMatrix
 from exlchat.ext.products import NormCopy, Normed
 from exlchat.ext.settle import Joining, NormedCopy
@@ -59,6 +61,36 @@ class FirstReaders:
 
     norm: Norm | None
     readers: list[Reader]
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Where each card has a part of every layer: what one of them has to do with the others.
+
+    Args:
+        peers: how it reaches them.
+        tables: of all cards.
+        logit_ends: of each card the logit behind its last one.
+    """
+
+    peers: Peers
+    tables: PageTables
+    logit_ends: tuple[int, ...]
+
+    @property
+    def last(self) -> int:
+        """The card that gets all logits and draws."""
+        return self.peers.cards - 1
+
+    @property
+    def is_last(self) -> bool:
+        return self.peers.card == self.last
+
+    @property
+    def logits(self) -> range:
+        """Where its own stand on it: on the last card among all."""
+        card, ends = self.peers.card, (0, *self.logit_ends)
+        return range(ends[card] if self.is_last else 0, ends[card + 1])
 
 
 Join = Callable[[Norm | None, list[Reader]], list[Launch]]

@@ -20,7 +20,7 @@ from torch.nn import functional
 from exlchat.engine.decode.experts import ExpertJobs, FloatExperts, PackedExperts, Router, packed_experts
 from exlchat.engine.decode.fit import norms_heads_inside, why_not_fused
 from exlchat.engine.decode.kernels import StepKernels, TorchJob, torch_rows
-from exlchat.engine.decode.parts import FirstReaders, Half, Join, Reader
+from exlchat.engine.decode.parts import FirstReaders, Half, Join, Reader, Together
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.memory import PageTables
 from exlchat.engine.layers.experts import Experts, Mlp
@@ -30,6 +30,7 @@ from exlchat.engine.layers.operations import KERNEL_ACTIVATIONS, TorchOperations
 from exlchat.engine.layers.quantized_linear import Launch, QuantizedLinear
 from exlchat.engine.layers.transformer import DecoderLayer, Transformer
 from exlchat.ext.attention import AttentionRules, AttentionScratch
+from exlchat.ext.exchange import Exchange
 from exlchat.ext.functions import HEAD_INPUTS, MAX_MATRICES
 from exlchat.ext.heads import HeadNormKind, HeadNorms
 from exlchat.ext.kv_formats import PAGE_TOKENS
@@ -49,7 +50,8 @@ class DecodePlan:
         kernels: on the model's devices.
         splits: blocks over which the attention of a head is spread; sums depend on it.
         rows: the most tokens of a step, 1 to 8. What each comes to, to the last bit, is what it would alone.
-        behind: of the next card; this is the one before it. The last card's unless given.
+        behind: of the next card, where layers lie on one each; this is the one before it. The last card's unless given.
+        together: this card has a part of every layer.
 
     Raises:
         ValueError: another number of rows.
@@ -65,6 +67,7 @@ class DecodePlan:
         splits: int,
         rows: int = 1,
         behind: DecodePlan | None = None,
+        together: Together | None = None,
     ) -> None:
         if not 1 <= rows <= MAX_ROWS:
             raise ValueError(f"{rows} rows; a step takes 1 to {MAX_ROWS}")
@@ -77,12 +80,15 @@ class DecodePlan:
         """int64 `[rows]`: the tokens that the step feeds; the first card reads them."""
         self.position = self.fed[2 * rows :]
         """int32 `[rows]`: how many tokens are before each."""
-        self.tables: PageTables = cache.tables.alike(rows) if behind is None else behind.tables
+        self.together = together
+        self.tables: PageTables = self._tables_of(behind, together) or cache.tables.alike(rows)
         """int32 `[rows, pages]`: show the sequences that the next step is about, one, or one a token."""
         outputs = 0
         if behind is None:
             outputs = len(head.weight) if isinstance(head, Linear) else head.matrices[0].outputs
-        self._all_logits = torch.zeros(rows, outputs, device=device)
+        first = 0 if together is None else together.logits.start
+        self._all_logits = torch.zeros(rows, first + outputs, device=device)
+        self._own_logits = self._all_logits[:, first:]
         self.logits = self._all_logits[:, : spec.vocab_size]
         """float32 `[rows, vocab]`, of the step that ran last; on the last card."""
         self._transformer = transformer
@@ -100,6 +106,17 @@ class DecodePlan:
         self._arrival: FirstReaders | None = None
         self._left: FirstReaders | None = None
         self._sent: list[tuple[Tensor, Tensor]] = []
+
+    @staticmethod
+    def _tables_of(behind: DecodePlan | None, together: Together | None) -> PageTables | None:
+        if together is not None:
+            return together.tables
+        return None if behind is None else behind.tables
+
+    @property
+    def part(self) -> int:
+        """Which card's part of every layer this is."""
+        return self._transformer.part
 
     def jobs(self, rows: int | None = None, tables: Tables = "shared") -> list[Launch]:
         """The operations in order, of the first so many tokens, or of all."""
@@ -139,7 +156,8 @@ class _Walk:
         self._transformer, self._spec, self._kernels = plan._transformer, plan._transformer.spec, plan._kernels
         self._device, self._layers = plan.device, self._transformer.split.layers(plan.card)
         self._hidden, self._squares = plan._hidden[:rows], plan._squares[:rows]
-        self._logits = plan._all_logits[:rows]
+        self._logits = plan._own_logits[:rows]
+        self._exchanges = 0
         self._experts = ExpertJobs(plan._kernels, self._tensor)
         self._layer, self._taken = 0, 0
         tokens = plan.tables.longest * PAGE_TOKENS
@@ -189,9 +207,26 @@ class _Walk:
     def _join_of(self, half: Half, after: Norm | None) -> Join:
         if half.product is not None:
             matrix, x = half.product
-            return lambda _, readers: [self._kernels.add_product(matrix, x, self._residual(readers))]
+            return lambda _, readers: [
+                self._kernels.add_product(matrix, x, replace(self._residual(readers), exchange=self._next_exchange()))
+            ]
         joining = replace(half.joining, norm=_for_settling(after), multiplier=self._spec.residual_scale)
-        return lambda norm, readers: self._settle(joining, norm, readers)
+        return lambda norm, readers: [*self._summed(joining), *self._settle(joining, norm, readers)]
+
+    def _next_exchange(self) -> Exchange | None:
+        together = self._plan.together
+        if together is None:
+            return None
+        self._exchanges += 1
+        return Exchange(together.peers, self._exchanges - 1)
+
+    def _summed(self, joining: Joining) -> list[Launch]:
+        """What joins is a sum over all cards where each has a part of every layer."""
+        jobs = []
+        for part in (joining.y, joining.added):
+            if part is not None and (exchange := self._next_exchange()) is not None:
+                jobs.append(self._kernels.exchange_sums(part, exchange))
+        return jobs
 
     def _settle(self, joining: Joining | None, norm: Norm | None, readers: Sequence[Reader]) -> list[Launch]:
         """What joins the residual, and the normed row for each reader; more than three take another round."""
@@ -258,12 +293,12 @@ class _Walk:
         rope = spec.layer_ropes[index]
         if rope is not None and spec.ropes[rope].query_beta:
             jobs.append(self._scale_queries(heads, rope))
-        table = plan.tables.of(spec.windows[index] > 0, plan.card)
+        table = plan.tables.of(spec.windows[index] > 0, plan.card if plan.together is None else plan.part)
         jobs.append(
             self._kernels.attention(
                 heads,
                 mixed,
-                pages=plan._cache.layer(index),
+                pages=plan._cache.layer(index, plan.part),
                 page_table=table[: self._rows] if self._tables == "own" else table[0],
                 position=plan.position[: self._rows],
                 turns=self._unturned if rope is None else self._turns[rope],
@@ -391,8 +426,13 @@ class _Walk:
         else:
             weight = head.weight
             jobs.append(torch_rows(lambda x: functional.linear(x, weight), reader.row, logits, alike=False))
-        if spec.logit_scale != 1.0 or spec.logit_softcap:
-            jobs.append(self._kernels.scale_logits(logits, scale=spec.logit_scale, softcap=spec.logit_softcap))
+        together, whole = self._plan.together, self._plan._all_logits[: self._rows]
+        exchange = self._next_exchange()
+        if together is not None and exchange is not None:
+            here = whole if together.is_last else logits
+            jobs.append(self._kernels.exchange_parts(here, exchange, ends=together.logit_ends, to=[together.last]))
+        if (spec.logit_scale != 1.0 or spec.logit_softcap) and (together is None or together.is_last):
+            jobs.append(self._kernels.scale_logits(whole, scale=spec.logit_scale, softcap=spec.logit_softcap))
         return jobs
 
     # Tensors.

@@ -89,6 +89,11 @@ def takes_rows_alike(part: Joined) -> bool:
     return isinstance(part, QuantizedLinear) and part.prepared
 
 
+def outputs_of(part: Linear | QuantizedLinear) -> int:
+    """Without those that only fill up a tile or a row."""
+    return sum(part.outputs) if isinstance(part, QuantizedLinear) else part.outputs or len(part.weight)
+
+
 def only_matrix(part: Joined) -> PackedMatrix | None:
     """The matrix of a part that has one; `None` of parts that the kernels do not multiply."""
     return part.matrices[0] if is_whole(part) and len(part.matrices) == 1 else None

@@ -30,6 +30,10 @@ _SCRATCH_WEIGHTS = 64 * 2**20
 
 
 class Launch(Protocol):
+    @property
+    def meets(self) -> bool:
+        """Whether it takes part in an exchange with other cards."""
+
     def launch(self, *, dependent: bool) -> None:
         """Runs it; `dependent`: it may start before the one before it ends."""
 

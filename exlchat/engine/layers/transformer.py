@@ -19,7 +19,7 @@ from exlchat.engine.cards.split import LayerSplit, current
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.attention import Rules, attention
 from exlchat.engine.layers.experts import Experts, Mlp
-from exlchat.engine.layers.linear import Joined, Linear
+from exlchat.engine.layers.linear import Joined, Linear, outputs_of
 from exlchat.engine.layers.norms import HeadNorm, Norm
 from exlchat.engine.layers.operations import Operations, TorchOperations
 from exlchat.engine.layers.quantized_linear import QuantizedLinear
@@ -176,6 +176,11 @@ class Transformer:
     @property
     def head(self) -> Linear | QuantizedLinear:
         return self.ends.head
+
+    @property
+    def outputs(self) -> int:
+        """Logits of the head, or of this part of it."""
+        return outputs_of(self.head)
 
     @property
     def device(self) -> torch.device:

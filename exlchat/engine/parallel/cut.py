@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from exlchat.engine.layers.experts import Mlp
-from exlchat.engine.layers.linear import Joined, Linear, SideBySide, join
+from exlchat.engine.layers.linear import Joined, Linear, SideBySide, join, outputs_of
 from exlchat.engine.layers.norms import HeadNorm
 from exlchat.engine.layers.quantized_linear import QuantizedLinear
 from exlchat.engine.layers.transformer import DecoderLayer, Ends
@@ -92,7 +92,7 @@ def cut_spec(spec: ModelSpec, split: Split, card: int) -> ModelSpec:
 def cut_ends(ends: Ends, split: Split) -> list[Ends]:
     """The head by tiles of columns, in the order of the cards; all else is whole."""
     head = ends.head
-    outputs = sum(head.outputs) if isinstance(head, QuantizedLinear) else head.outputs or len(head.weight)
+    outputs = outputs_of(head)
     tiles = -(-outputs // TILE_COLUMNS)
     last = [min(round(tiles * part) * TILE_COLUMNS, outputs) for part in accumulate(split.shares)]
     return [replace(ends, head=_cut_head(head, range(*ends_of))) for ends_of in pairwise([0, *last])]

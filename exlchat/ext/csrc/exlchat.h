@@ -9,11 +9,12 @@
 extern "C" {
 #endif
 
-#define EXL_ABI_VERSION 10
+#define EXL_ABI_VERSION 11
 #define EXL_MAX_SECTIONS 6
 #define EXL_MAX_MATRICES 3
 
 #define EXL_BAD_ARGUMENT -1
+#define EXL_NO_PEER -2
 
 typedef struct {
     int32_t bits, plain, rows_per_scale, row, piece, pieces, word, piece_words, scale, scale_words;
@@ -38,11 +39,31 @@ typedef struct {
     int64_t stored;          /* from a row of values to the next */
 } ExlNormCopy;
 
+#define EXL_MAX_CARDS 8
+
+/* How one of several cards that compute every layer together reaches the others; in memory of that card.
+   inbox: [2][cards][words], of this card or of the machine, zero at first: what the others have sent.
+   outbox: of each other card its inbox.
+   state: [2] of this card: exchanges so far, and whether one has failed.
+   trouble: a word of the machine's memory: 1 + the card that has sent nothing for `patience` nanoseconds. */
+typedef struct {
+    uint64_t *inbox;
+    uint64_t *outbox[EXL_MAX_CARDS];
+    uint32_t *state;
+    uint32_t *trouble;
+    uint64_t patience;
+    int32_t card, cards, words;
+} ExlPeers;
+
+/* peers: null, or sums are over all cards: what is added is exchange number `exchange` behind those that have been
+   counted, the first row at its word `word`. */
 typedef struct {
     float *hidden;  /* [rows][columns] */
     float *squares; /* [rows][columns / 16]: sums of squares of 16 columns each */
     ExlNormCopy copies[EXL_MAX_MATRICES];
     int64_t columns;
+    const ExlPeers *peers;
+    int32_t exchange, word;
 } ExlResidual;
 
 enum { EXL_X_HALF = 0, EXL_X_NORM = 1 };
@@ -484,6 +505,31 @@ typedef struct {
 } ExlImprove;
 
 int exl_improve(const ExlImprove *job, int dependent, void *stream);
+
+/* Exchange number `number` behind those that have been counted, the same kind of the same sizes on all cards.
+   exl_exchange_sums: float values [rows][columns] become the sums over all cards, in their order.
+   exl_exchange_parts: of words [rows][columns] card c has those columns before ends[c] that are not of the cards before
+   it, and sends them to the cards whose bit in `receivers` is set. Column `first` of a row stands at values[row * stride]. */
+typedef struct {
+    const ExlPeers *peers;
+    void *values;
+    int32_t number, rows, columns, stride, first, receivers;
+    int32_t ends[EXL_MAX_CARDS];
+} ExlExchange;
+
+int exl_exchange_sums(const ExlExchange *job, int dependent, void *stream);
+int exl_exchange_parts(const ExlExchange *job, int dependent, void *stream);
+
+/* So many exchanges have been. */
+typedef struct {
+    const ExlPeers *peers;
+    int32_t count;
+} ExlCount;
+
+int exl_count_exchanges(const ExlCount *job, int dependent, void *stream);
+
+/* Lets kernels of a device write to memory of another; EXL_NO_PEER where it cannot. */
+int exl_reach(int device, int peer);
 
 #ifdef __cplusplus
 }

@@ -57,6 +57,7 @@ static ExlGemv rows_of(const ExlGemv &job, int first, int count) {
     }
     part.residual.hidden += first * job.residual.columns;
     part.residual.squares += first * (job.residual.columns / 16);
+    part.residual.word += first * (int)job.residual.columns;
     for (ExlNormCopy &copy : part.residual.copies)
         if (copy.values) copy.values += first * copy.stored;
     return part;

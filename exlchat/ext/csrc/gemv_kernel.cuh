@@ -3,6 +3,7 @@
 #include "activation.cuh"
 #include "gemv_row.cuh"
 #include "gemv_x.cuh"
+#include "peers.cuh"
 #include "residual.cuh"
 
 namespace exl {
@@ -71,6 +72,10 @@ struct Ahead {
     int place;
 };
 
+__device__ __forceinline__ int word_of(const ExlResidual &residual, int row, int at) {
+    return residual.word + row * (int)residual.columns + at;
+}
+
 template <class Total>
 __device__ __forceinline__ void write_result(const Product &job, const Total &total, const Output &o, int mine, int row,
                                              const Ahead &ahead) {
@@ -83,9 +88,21 @@ __device__ __forceinline__ void write_result(const Product &job, const Total &to
         static_cast<half *>(job.y)[(size_t)row * job.y_stride + o.to] = __float2half_rn(sum);
     } else if (job.y_kind == EXL_Y_FLOAT) {
         static_cast<float *>(job.y)[(size_t)row * job.y_stride + o.to] = sum;
+    } else if (job.residual.peers) {
+        const Exchange exchange(*job.residual.peers, job.residual.exchange);
+        const float of_all = exchange.sum(word_of(job.residual, row, o.to), sum);
+        put_residual(job.residual, ahead.constants, row, o.to, ahead.hidden + of_all, threadIdx.x % LANES);
     } else {
         put_residual(job.residual, ahead.constants, row, o.to, ahead.hidden + sum, threadIdx.x % LANES);
     }
+}
+
+// What is added goes to the other cards, all of a block before it waits for theirs.
+template <class Total>
+__device__ __forceinline__ void send_result(const Product &job, const Total &total, const Output &o, int row) {
+    const Exchange exchange(*job.residual.peers, job.residual.exchange);
+    const float sum = total(o.number, o.column, row) + __half2float(bias_of(job, o.matrix, o.at));
+    exchange.send_all(word_of(job.residual, row, o.to), __float_as_uint(sum));
 }
 
 __device__ __forceinline__ void ask_constants(const Product &job, const Output &o, Ahead &ahead) {
@@ -156,6 +173,10 @@ template <int DEPTH> __global__ void __launch_bounds__(THREADS, 2) gemv(const __
     multiply_row(list, ring, lanes_x<1>(job, x), x_sums, s.sums + warp * 16);
     __syncthreads();
     const RowTotal total = {s};
+    if (job.y_kind == EXL_Y_ADD && job.residual.peers) {
+#pragma unroll 1
+        for (int i = t; i < mine * 16; i += THREADS) send_result(job, total, Output(s, i / 16, i % 16), 0);
+    }
     if (any) write_result(job, total, first, mine, 0, ahead);
 #pragma unroll 1
     for (int i = t + THREADS; i < mine * 16; i += THREADS) {

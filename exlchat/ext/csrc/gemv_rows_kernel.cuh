@@ -158,6 +158,11 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_rows(const __grid_constant__ 
             come_to_cluster();
             wait_for_cluster();
         }
+        if (job.y_kind == EXL_Y_ADD && job.residual.peers) {
+#pragma unroll 1
+            for (int i = t; i < mine * 16 * job.rows; i += THREADS)
+                send_result(job, total, Output(s, i / 16 % mine, i % 16), i / 16 / mine);
+        }
         if (writer.any) write_all(total, writer, first, mine, ahead);
     }
 }

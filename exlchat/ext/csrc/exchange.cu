@@ -1,0 +1,89 @@
+// Exchanges that no product does at its end: sums of other layers, parts of the logits, tokens.
+#include "launch.cuh"
+#include "peers.cuh"
+
+namespace exl {
+
+constexpr int EXCHANGE_THREADS = 256;
+
+// Every thread sends all that it has to send before it waits, and those of all cards go through the words in one order: so
+// blocks that find no room yet hold up nobody for good.
+__global__ void __launch_bounds__(EXCHANGE_THREADS) exchange_sums(const __grid_constant__ ExlExchange job) {
+    let_next_start();
+    const int at = blockIdx.x * EXCHANGE_THREADS + threadIdx.x;
+    wait_for_previous();
+    if (at >= job.rows * job.columns) return;
+    const Exchange exchange(*job.peers, job.number);
+    float *value = static_cast<float *>(job.values) + at;
+    const float own = produced(value);
+    exchange.send_all(at, __float_as_uint(own));
+    *value = exchange.sum(at, own);
+}
+
+__global__ void __launch_bounds__(EXCHANGE_THREADS) exchange_parts(const __grid_constant__ ExlExchange job) {
+    let_next_start();
+    const int at = blockIdx.x * EXCHANGE_THREADS + threadIdx.x;
+    wait_for_previous();
+    if (at >= job.rows * job.columns) return;
+    const Exchange exchange(*job.peers, job.number);
+    const int me = job.peers->card, row = at / job.columns, column = at % job.columns;
+    int from = 0;
+    while (column >= job.ends[from]) from++;
+    const bool receives = job.receivers >> me & 1;
+    uint32_t *value = static_cast<uint32_t *>(job.values) + (size_t)row * job.stride + column - job.first;
+    if (from == me) {
+        const uint32_t own = produced(value);
+        for (int card = 0; card < job.peers->cards; card++)
+            if (card != me && job.receivers >> card & 1) exchange.send(card, at, own);
+    } else if (receives) {
+        *value = exchange.receive(from, at);
+    }
+}
+
+__global__ void count_exchanges(const ExlPeers *peers, int count) {
+    let_next_start();
+    wait_for_previous();
+    if (threadIdx.x == 0) peers->state[0] += count;
+}
+
+static bool exchange_ok(const ExlExchange &job) {
+    if (!job.peers || !job.values || job.number < 0 || job.columns < 1) return false;
+    return job.rows >= 1 && job.rows <= EXL_MAX_ROWS && job.columns <= EXL_MAX_VOCAB * 2;
+}
+
+static int blocks_of(const ExlExchange &job) {
+    return (job.rows * job.columns + EXCHANGE_THREADS - 1) / EXCHANGE_THREADS;
+}
+
+}  // namespace exl
+
+extern "C" int exl_exchange_sums(const ExlExchange *job, int dependent, void *stream) {
+    if (!job || !exl::exchange_ok(*job)) return EXL_BAD_ARGUMENT;
+    return exl::launch(exl::exchange_sums, exl::blocks_of(*job), exl::EXCHANGE_THREADS, 0, dependent,
+                       static_cast<cudaStream_t>(stream), *job);
+}
+
+extern "C" int exl_exchange_parts(const ExlExchange *job, int dependent, void *stream) {
+    if (!job || !exl::exchange_ok(*job) || job->stride < 1 || job->first < 0) return EXL_BAD_ARGUMENT;
+    if (job->ends[EXL_MAX_CARDS - 1] < job->columns) return EXL_BAD_ARGUMENT;
+    return exl::launch(exl::exchange_parts, exl::blocks_of(*job), exl::EXCHANGE_THREADS, 0, dependent,
+                       static_cast<cudaStream_t>(stream), *job);
+}
+
+extern "C" int exl_count_exchanges(const ExlCount *job, int dependent, void *stream) {
+    if (!job || !job->peers || job->count < 0) return EXL_BAD_ARGUMENT;
+    return exl::launch(exl::count_exchanges, 1, 32, 0, dependent, static_cast<cudaStream_t>(stream), job->peers, job->count);
+}
+
+extern "C" int exl_reach(int device, int peer) {
+    int can = 0, before = 0;
+    cudaError_t error = cudaGetDevice(&before);
+    if (error == cudaSuccess) error = cudaDeviceCanAccessPeer(&can, device, peer);
+    if (error == cudaSuccess && !can) return EXL_NO_PEER;
+    if (error == cudaSuccess) error = cudaSetDevice(device);
+    if (error != cudaSuccess) return error;
+    error = cudaDeviceEnablePeerAccess(peer, 0);
+    if (error == cudaErrorPeerAccessAlreadyEnabled) error = cudaGetLastError(), error = cudaSuccess;
+    const cudaError_t back = cudaSetDevice(before);
+    return error != cudaSuccess ? error : back;
+}
