@@ -93,6 +93,7 @@ class DecodeGraphs:
             """Of the last card, where logits come out and the next tokens are drawn."""
             self._peers = [plan.together.peers for plan in self._plans if plan.together is not None]
             self._drew = False
+            """Whether the last step has told all cards what it drew."""
             dependent = launches_dependently(split.first) if dependent is None else dependent
             self.wide = WideRows(transformer, cache, kernels, splits=splits)
             """Passes of more sequences than a step takes rows."""
@@ -192,6 +193,7 @@ class DecodeGraphs:
         self._sequences = [sequence]
         self.grow(position + 1)
         self._captured.prepare(_FORWARD)
+        self._drew = False
         self._plan.token[:1].fill_(token)
         self._plan.position[:1].fill_(position)
         self._launch(_FORWARD)
@@ -233,7 +235,7 @@ class DecodeGraphs:
             raise ModelError(NO_MEMORY) from error
         self._plan.token[: len(rows)].copy_(torch.tensor([row.context[-1] for row in rows]))
         self._plan.position[: len(rows)].copy_(torch.tensor([len(row.context) - 1 for row in rows]))
-        self._sequences = [row.sequence for row in rows]
+        self._sequences, self._drew = [row.sequence for row in rows], False
         self._key = _Key(len(rows), "own", kinds)
 
     def row_ring(self, row: int) -> TokenRing:
@@ -317,7 +319,7 @@ class DecodeGraphs:
         return RowDraws(plan.logits[row], plan.token[row:end], plan.position[row:end], self._cache.max_seq_len)
 
     def _begin_draw(self, draw: RowDraws, kind: DrawKind, context: Sequence[int], draws: DeviceDraws) -> None:
-        self._drawing = draw
+        self._drawing, self._drew = draw, False
         draw.token.fill_(context[-1])
         draw.position.fill_(len(context) - 1)
         draw.begin(kind, context, draws)
