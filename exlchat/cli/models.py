@@ -48,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
 def run(arguments: Sequence[str]) -> ExitCode:
     """Prints the library. Raises `ModelError` or `SettingsError` in one line."""
     typed = build_parser().parse_args(arguments)
-    names = ("context", "kv_cache", "cards", "reserve", "host_layers", "extension")
+    names = ("context", "kv_cache", "cards", "reserve", "host_layers", "tensor_parallel", "extension")
     wanted = typed_layer(**{name: getattr(typed, name) for name in names})
     options = AppOptions(None, typed.device, (wanted,))
     reading = read_settings().require_sound()

@@ -64,6 +64,12 @@ def card_options(group: argparse._ArgumentGroup) -> None:
         type=_setting_of("host_layers"),
         help="layers whose weights lie in the machine's memory, slowly (default: what the cards have no room for)",
     )
+    group.add_argument(
+        "--tensor-parallel",
+        metavar="N",
+        type=_setting_of("tensor_parallel"),
+        help="so many cards compute every layer together, each a part of it: faster than one (default: 1)",
+    )
 
 
 def split_option(group: argparse._ArgumentGroup) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _TYPED = (
     *("context", "kv_cache", "cache_tokens", "cache_gb", "disk_gb", "extension", "quantize_head"),
-    *("cards", "reserve", "host_layers"),
+    *("cards", "reserve", "host_layers", "tensor_parallel"),
     *("system", "template", "context_policy", "seed"),
 )
 """Options of the names of their settings."""

@@ -9,11 +9,12 @@ from itertools import accumulate
 
 import torch
 
-from exlchat.engine.cards.room import Ends, PartBytes, Room, counts
+from exlchat.engine.cards.room import Ends, PartBytes, Room, SharedRoom, counts
 from exlchat.engine.cards.split import LayerSplit, reach_each_other
 from exlchat.engine.host_layers import with_host_layers
 from exlchat.engine.kv.budget import CachePlan, CacheWishes, bytes_of_layers, plan_cache, suffices
 from exlchat.engine.model.spec import ModelSpec
+from exlchat.engine.parallel.cut import Split, bytes_of_cards, split_model
 from exlchat.engine.placement import choose_device, usable_memory
 from exlchat.ext.driver import VISIBLE_DEVICES, ask_driver
 from exlchat.ext.kv_formats import PAGE_TOKENS, CacheKind
@@ -27,10 +28,11 @@ _ALIKE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where the layers of a model lie, and how large its cache is."""
+    """Where the layers of a model lie, and how large its cache is; `parts`: of each where all cards have some."""
 
     split: LayerSplit
     plan: CachePlan
+    parts: Split | None = None
 
 
 def choose_devices(device: str, wishes: CardWishes) -> tuple[torch.device, ...]:
@@ -44,12 +46,18 @@ def choose_devices(device: str, wishes: CardWishes) -> tuple[torch.device, ...]:
         ModelError: there is no such device or card, one is named twice, or wishes do not suit each other.
     """
     target = choose_device(device)
+    many = wishes.tensor_parallel
+    if many > 1 and (wishes.split or wishes.host_layers):
+        raise ModelError(
+            f"--tensor-parallel {many} puts a part of every layer on each card, and --split and --host-layers say "
+            "where whole layers lie; leave one of them out"
+        )
     if target.type == "cpu":
         if wishes.cards or wishes.reserve or wishes.host_layers:
             raise ModelError(
                 "--cards, --reserve and --host-layers are about NVIDIA cards, and this model goes to the CPU"
             )
-        return (target,) * max(len(wishes.split), 1)
+        return (target,) * max(len(wishes.split), many)
     there = torch.cuda.device_count()
     numbers = wishes.cards or ((target.index,) if ":" in device else _by_speed(there))
     strange = [number for number in numbers if not 0 <= number < there]
@@ -61,12 +69,15 @@ def choose_devices(device: str, wishes: CardWishes) -> tuple[torch.device, ...]:
         alone = f"{device} is one; name them with --cards" if ":" in device else _shown(there)
         what = f"--cards names {len(numbers)}" if wishes.cards else alone
         raise ModelError(f"--split {_listed(wishes.split)} is for {len(wishes.split)} cards; {what}")
-    many = len(wishes.cards) or there
-    if len(wishes.reserve) > 1 and len(wishes.reserve) != many:
+    if many > len(numbers):
+        what = f"--cards names {len(numbers)}" if wishes.cards else _shown(there)
+        raise ModelError(f"--tensor-parallel {many} is for {many} cards; {what}")
+    chosen = len(wishes.cards) or there
+    if len(wishes.reserve) > 1 and len(wishes.reserve) != chosen:
         raise ModelError(
-            f"--reserve has {len(wishes.reserve)} numbers for {many} cards; give one for all, or one for each"
+            f"--reserve has {len(wishes.reserve)} numbers for {chosen} cards; give one for all, or one for each"
         )
-    return tuple(torch.device("cuda", number) for number in numbers)
+    return tuple(torch.device("cuda", number) for number in (numbers[:many] if many > 1 else numbers))
 
 
 def place(
@@ -92,9 +103,14 @@ def place(
         ModelError: the model does not fit, or not as wished.
     """
     _check_layers(cards.split, spec.num_layers)
+    parts = split_model(spec, speeds_of(devices)) if cards.tensor_parallel > 1 else None
     if devices[0].type == "cpu":
         plan = plan_cache(name, spec, kind, wishes, Room((usable_memory(devices[0]),), weights), at_once=False)
+        if parts is not None:
+            return Placed(_together(spec, devices, parts), plan, parts)
         return Placed(LayerSplit(devices, tuple(accumulate(cards.split or (spec.num_layers,)))), plan)
+    if parts is not None:
+        return _place_together(name, spec, kind, wishes, cards=cards, devices=devices, weights=weights, parts=parts)
     least, wanted = max(len(cards.split), 1), min(cards.host_layers or 0, spec.num_layers)
     free: list[int] = []
     for number, device in enumerate(devices):
@@ -114,6 +130,33 @@ def place(
     used = tuple(devices[card] for card, _ in ends)
     staged = not reach_each_other(used)
     return Placed(LayerSplit(used, tuple(end for _, end in ends), staged, room.hosted), plan)
+
+
+def _place_together(
+    name: str,
+    spec: ModelSpec,
+    kind: CacheKind,
+    wishes: CacheWishes,
+    *,
+    cards: CardWishes,
+    devices: tuple[torch.device, ...],
+    weights: PartBytes,
+    parts: Split,
+) -> Placed:
+    free = tuple(room_on(device, number, cards, usable_memory) for number, device in enumerate(devices))
+    room = SharedRoom(free, bytes_of_cards(spec, parts, weights), parts.kv_heads)
+    if not room.fits([0] * spec.num_layers):
+        needed, there = (" and ".join(f"{size / 2**30:.1f}" for size in sizes) for sizes in (room.weights, free))
+        raise ModelError(
+            f"{name}: --tensor-parallel {parts.cards} puts {needed} GiB of weights on the cards, which have {there} "
+            "GiB free; close other programs, or take fewer bits, a smaller model or more cards"
+        )
+    plan = plan_cache(name, spec, kind, wishes, room)
+    return Placed(_together(spec, devices, parts, staged=not reach_each_other(devices)), plan, parts)
+
+
+def _together(spec: ModelSpec, devices: tuple[torch.device, ...], parts: Split, *, staged: bool = False) -> LayerSplit:
+    return LayerSplit(devices, (spec.num_layers,) * len(devices), staged, kv_heads=parts.kv_heads)
 
 
 def kinds_of(devices: tuple[torch.device, ...]) -> list[str]:
@@ -198,9 +241,15 @@ def _by_speed(there: int) -> tuple[int, ...]:
 
 def alike(devices: tuple[torch.device, ...]) -> bool:
     """Whether cards are about as fast as each other."""
-    known = ask_driver().speeds
-    speeds = [known[device.index] for device in devices if device.index < len(known)] or [0]
-    return min(speeds) >= (1 - _ALIKE) * max(speeds)
+    return len(set(speeds_of(devices))) == 1
+
+
+def speeds_of(devices: tuple[torch.device, ...]) -> list[float]:
+    """Of their memory, in proportion; of cards that are about as fast as each other the same."""
+    known = ask_driver().speeds if devices[0].type == "cuda" else []
+    speeds = [float(known[device.index]) for device in devices if device.type == "cuda" and device.index < len(known)]
+    even = len(speeds) < len(devices) or min(speeds) >= (1 - _ALIKE) * max(speeds)
+    return [1.0] * len(devices) if even else speeds
 
 
 def _shown(there: int) -> str:

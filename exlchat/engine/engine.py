@@ -205,7 +205,9 @@ class LocalEngine:
         layers = [(device, len(split.layers(card))) for card, device in enumerate(split.devices)]
         cards = tuple(CardMemory(str(card), *card_memory(card), count) for card, count in layers if card.type == "cuda")
         hosted = sum(host.bytes for host in self._parts.transformer.hosts)
-        return MemoryReport(held.weights, held.cache, resident_memory(), cards, hosted, split.hosted)
+        return MemoryReport(
+            held.weights, held.cache, resident_memory(), cards, hosted, split.hosted, together=split.together
+        )
 
     def close(self) -> None:
         """Gives pages on their way to the disk two seconds to get there. The engine stays usable."""
@@ -326,7 +328,7 @@ def load(
     operations = TorchOperations(dtype) if fused is None else KernelOperations(fused)
     loader = LayerLoader(checkpoint, target, dtype, kernels, head_bits=head_bits)
     coming.look()
-    transformer = load_weights(checkpoint, spec, loader, operations, report, context=plan.context, split=split)
+    transformer = load_weights(checkpoint, spec, loader, operations, report, context=plan.context, placed=placed)
     tokenizer = coming.get()
     stop_ids = tokenizer.stop_ids(checkpoint.config, spec.vocab_size)
     guesses = None if draft is None else _drafter(draft, tokenizer, checkpoint.path)
@@ -368,7 +370,10 @@ def _root(identity: str, spec: ModelSpec, placed: Placed, kv_cache: str, dtype: 
     context = str(placed.plan.context) if spec.rope_depends_on_context else ""
     parts = {"model": identity, "rope": f"{spec.ropes} {context}", "cache": kv_cache, "dtype": str(dtype)}
     kinds = kinds_of(placed.split.devices)
-    if len(set(kinds)) > 1:
+    if placed.parts is not None:
+        # What a layer gives is a sum of so many parts.
+        parts["cards"] = f"{kinds} together: {placed.parts}"
+    elif len(set(kinds)) > 1:
         # Each kind sums in an order of its own.
         parts["cards"] = f"{kinds} {placed.split.ends}"
     return root_hash(version=KEYS_AND_VALUES, **parts)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 
-from exlchat.engine.cards.split import LayerSplit
+from exlchat.engine.card_choice import Placed
 from exlchat.engine.decode.fit import why_not
 from exlchat.engine.decode.graphs import DecodeGraphs
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
-from exlchat.engine.layers.assembly import load_transformer
+from exlchat.engine.layers.assembly import load_ends, load_layer, load_transformer
 from exlchat.engine.layers.operations import Operations
 from exlchat.engine.layers.quantized_linear import MEDIUM_ROWS
-from exlchat.engine.layers.transformer import Transformer
+from exlchat.engine.layers.transformer import DecoderLayer, Transformer
 from exlchat.engine.model.spec import ModelSpec
+from exlchat.engine.parallel.loading import parallel_transformer
 from exlchat.engine.placement import NO_MEMORY, is_shortage
 from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.ext.compiling import BuildProgress
@@ -88,9 +89,9 @@ def load_weights(
     on_progress: OnProgress | None,
     *,
     context: int,
-    split: LayerSplit | None = None,
+    placed: Placed,
 ) -> Transformer:
-    """The decoder for sequences of at most `context` tokens; `split` as of `load_transformer`.
+    """The decoder for sequences of at most `context` tokens, on its cards.
 
     It is read tensor by tensor, so that the machine never holds more than one of them besides the files.
 
@@ -120,7 +121,22 @@ def load_weights(
             "embedding is the head; download the model again"
         )
     try:
-        return load_transformer(spec, loader, has_head, tick, operations, context=context, split=split)
+        if placed.parts is None:
+            return load_transformer(spec, loader, has_head, tick, operations, context=context, split=placed.split)
+        ends = load_ends(spec, loader, has_head)
+        tick()
+
+        def layers() -> Iterator[DecoderLayer]:
+            for index in range(spec.num_layers):
+                yield load_layer(spec, loader, index)
+                tick()
+
+        split, parts = placed.split, placed.parts
+        transformer = parallel_transformer(
+            spec, ends, layers(), parts, split.devices, context=context, operations=operations, staged=split.staged
+        )
+        tick()
+        return transformer
     except NO_MEMORY as error:
         if not is_shortage(error):
             raise

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from exlchat.engine.card_choice import alike, choose_devices, room_on
-from exlchat.engine.cards.room import Room, counts
+from exlchat.engine.card_choice import alike, choose_devices, room_on, speeds_of
+from exlchat.engine.cards.room import PartBytes, Room, SharedRoom, counts
 from exlchat.engine.formats.inventory import (
     describe_format,
     is_quantized,
@@ -21,8 +21,10 @@ from exlchat.engine.kv.budget import CacheWishes, bytes_of_layers, fewest, plan_
 from exlchat.engine.kv.sizes import cache_kind
 from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.model.spec import ModelSpec
+from exlchat.engine.parallel.cut import bytes_of_cards, split_model
 from exlchat.engine.placement import dtypes_for, room_without_models
 from exlchat.engine.weights.checkpoint import Checkpoint
+from exlchat.ext.kv_formats import CacheKind
 from exlchat.llm.cards import ANY_CARDS, CardWishes
 from exlchat.llm.info import FitReport, ModelCard, ModelError
 
@@ -38,6 +40,7 @@ class Here:
         even: see `Room`.
         memory: bytes of the machine's memory for weights that the cards have no room for.
         host_layers: how many are wished for there.
+        speeds: of cards that compute every layer together.
     """
 
     device: torch.device
@@ -46,6 +49,7 @@ class Here:
     even: bool = False
     memory: int = 0
     host_layers: int | None = None
+    speeds: tuple[float, ...] = ()
 
 
 def look_around(device: str = "auto", *, cards: CardWishes = ANY_CARDS, extension: bool = True) -> Here:
@@ -59,7 +63,8 @@ def look_around(device: str = "auto", *, cards: CardWishes = ANY_CARDS, extensio
     on_card = devices[0].type == "cuda"
     memory = room_without_models(torch.device("cpu")) if on_card else 0
     even = on_card and alike(devices)
-    return Here(devices[0], room, extension and on_card, even, memory=memory, host_layers=cards.host_layers)
+    speeds = tuple(speeds_of(devices)) if cards.tensor_parallel > 1 else ()
+    return Here(devices[0], room, extension and on_card, even, memory, cards.host_layers, speeds)
 
 
 def describe(
@@ -103,6 +108,8 @@ def _fit(checkpoint: Checkpoint, spec: ModelSpec, here: Here, wishes: CacheWishe
     kind, none = cache_kind(spec, kv_cache), [0] * spec.num_layers
     for dtype in dtypes_for(checkpoint, here.device):
         weights = part_bytes(checkpoint, spec.num_layers, dtype, stay_quantized=quantized)
+        if here.speeds:
+            return _fit_together(spec, here, wishes, kind, weights)
         room = Room(here.room, weights, even=here.even)
         try:
             room = with_host_layers(spec, kind, wishes, room, wanted=here.host_layers, memory=lambda: here.memory)
@@ -121,6 +128,17 @@ def _fit(checkpoint: Checkpoint, spec: ModelSpec, here: Here, wishes: CacheWishe
     ends = room.ends(bytes_of_layers(spec, kind, plan))
     assert ends is not None
     return FitReport(weights.all, plan.context, None, counts(ends), room.hosted)
+
+
+def _fit_together(spec: ModelSpec, here: Here, wishes: CacheWishes, kind: CacheKind, weights: PartBytes) -> FitReport:
+    """On cards that compute every layer together."""
+    try:
+        parts = split_model(spec, here.speeds)
+        room = SharedRoom(here.room, bytes_of_cards(spec, parts, weights), parts.kv_heads)
+        plan = plan_cache("", spec, kind, wishes, room)
+    except ModelError as error:
+        return FitReport(weights.all, 0, str(error).removeprefix(": "))
+    return FitReport(weights.all, plan.context, None, (spec.num_layers,) * parts.cards, together=True)
 
 
 def _bytes_on_disk(folder: Path) -> int:

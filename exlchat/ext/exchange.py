@@ -109,9 +109,9 @@ def begin_anew(peers: Sequence[Peers]) -> None:
 
 class ExchangeKernels:
     def __init__(self, library: Library) -> None:
-        self._sums = library.function("exl_exchange_sums")
-        self._parts = library.function("exl_exchange_parts")
-        self._count = library.function("exl_count_exchanges")
+        self._exchange_sums = library.function("exl_exchange_sums")
+        self._exchange_parts = library.function("exl_exchange_parts")
+        self._count_exchanges = library.function("exl_count_exchanges")
         self._reach = library.function("exl_reach")
 
     def exchange_sums(self, values: Tensor, exchange: Exchange) -> Job:
@@ -122,8 +122,8 @@ class ExchangeKernels:
         """
         rows, columns = values.shape
         check("values", values, torch.float32, (rows, columns))
-        job = self._job(values, exchange, columns)
-        return Job(self._sums, job, (values, exchange.peers.table), meets=True)
+        job = self._exchange_job(values, exchange, columns)
+        return Job(self._exchange_sums, job, (values, exchange.peers.table), meets=True)
 
     def exchange_parts(self, values: Tensor, exchange: Exchange, *, ends: Sequence[int], to: Sequence[int]) -> Job:
         """Columns of which each card has some come to the cards `to`.
@@ -136,22 +136,22 @@ class ExchangeKernels:
         Raises:
             ValueError: as `exchange_sums`.
         """
-        card, rows = exchange.peers.card, len(values)
+        card = exchange.peers.card
         begin = 0 if card in to or not card else ends[card - 1]
         if values.ndim != 2 or values.shape[1] < ends[-1 if card in to else card] - begin or values.stride(1) != 1:
             raise ValueError(f"values is {tuple(values.shape)}; it must hold the columns of its card")
         if values.element_size() != 4:
             raise ValueError(f"values is {values.dtype}; words have 32 bits")
-        job = self._job(values, exchange, ends[-1])
+        job = self._exchange_job(values, exchange, ends[-1])
         job.stride, job.first, job.receivers = values.stride(0), begin, sum(1 << one for one in to)
-        job.ends[:] = [*ends, *(ends[-1:] * (MAX_CARDS - len(ends)))]
-        if rows == 1:
-            job.stride = max(job.stride, 1)
-        return Job(self._parts, job, (values, exchange.peers.table), meets=True)
+        job.ends[:] = [*ends, *[ends[-1]] * (MAX_CARDS - len(ends))]
+        return Job(self._exchange_parts, job, (values, exchange.peers.table), meets=True)
 
     def count_exchanges(self, peers: Peers, count: int) -> Job:
         """At the end of a list with so many."""
-        return Job(self._count, c.CCount(peers=peers.table.data_ptr(), count=count), (peers.table, peers.state))
+        return Job(
+            self._count_exchanges, c.CCount(peers=peers.table.data_ptr(), count=count), (peers.table, peers.state)
+        )
 
     def reach(self, devices: Sequence[torch.device]) -> bool:
         """Lets kernels of each card write to the memory of the others; whether they can."""
@@ -163,7 +163,7 @@ class ExchangeKernels:
             return False
         return True
 
-    def _job(self, values: Tensor, exchange: Exchange, columns: int) -> c.CExchange:
+    def _exchange_job(self, values: Tensor, exchange: Exchange, columns: int) -> c.CExchange:
         peers, rows = exchange.peers, len(values)
         if not 1 <= rows <= c.MAX_ROWS or rows * columns > peers.words:
             raise ValueError(f"{rows} rows of {columns} words; cards exchange {peers.words} at once")

@@ -16,12 +16,14 @@ class CardWishes:
         reserve: GiB that are left free on each, or one number for all.
         host_layers: of how many layers the weights lie in the machine's memory, where cards read them slowly; of as few
             as it takes unless given, of all where there are not so many.
+        tensor_parallel: how many cards compute every layer together, each a part of it.
     """
 
     cards: tuple[int, ...] = ()
     split: tuple[int, ...] = ()
     reserve: tuple[float, ...] = ()
     host_layers: int | None = None
+    tensor_parallel: int = 1
 
 
 ANY_CARDS = CardWishes()

@@ -101,6 +101,7 @@ class MemoryReport:
         cards: those that it lies on; none on the CPU.
         hosted: of the weights, what cards read in the machine's memory.
         host_layers: whose those are.
+        together: each card has a part of every layer.
     """
 
     weights: int
@@ -109,6 +110,7 @@ class MemoryReport:
     cards: tuple[CardMemory, ...] = ()
     hosted: int = 0
     host_layers: int = 0
+    together: bool = False
 
 
 CLOSE_SECONDS = 2.0
@@ -187,6 +189,7 @@ class FitReport:
         layers: how many would lie on each card.
         problem: why not, and which cache or context would fit; `None` where it fits.
         host_layers: how many would have their weights in the machine's memory.
+        together: each card would have a part of every layer.
     """
 
     weights: int
@@ -194,6 +197,7 @@ class FitReport:
     problem: str | None
     layers: tuple[int, ...] = ()
     host_layers: int = 0
+    together: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -295,13 +295,17 @@ def test_a_tied_head_is_not_copied(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "cards", "words"),
     [
-        ("llama", 3, r"key-value heads \(2\) do not go round 3 cards; take no more than 2"),
+        (
+            "llama",
+            3,
+            r"--tensor-parallel 3: this model has 2 key-value heads, and each card needs one; take 2 cards at most",
+        ),
         (
             "mixtral",
             2,
             "MixtralForCausalLM cannot be computed by several cards together: it is a mixture of experts",
         ),
-        ("olmo2", 2, "it norms the queries of all heads together; take 1 card"),
+        ("olmo2", 2, "it norms the queries of all heads together; leave --tensor-parallel out"),
     ],
 )
 def test_what_is_refused(name: str, cards: int, words: str, tmp_path: Path) -> None:
@@ -314,5 +318,5 @@ def test_what_is_refused(name: str, cards: int, words: str, tmp_path: Path) -> N
 
 def test_an_mlp_of_too_few_groups_is_refused(tmp_path: Path) -> None:
     packed = open_packed(written("exl2-4", tmp_path, intermediate_size=384))
-    with pytest.raises(ModelError, match=r"groups \(3\) do not go round 4 cards; take no more than 3"):
+    with pytest.raises(ModelError, match=r"has 3 groups of weights, and each card needs one; take 3 cards at most"):
         cut(packed, [1.0] * 4)

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from exlchat.engine.cards.split import LayerSplit
-from exlchat.engine.decode.fit import why_not, why_not_fused
 from exlchat.engine.decode.captured import by_turns
+from exlchat.engine.decode.fit import why_not, why_not_fused
 from exlchat.engine.decode.graphs import plans_of
 from exlchat.engine.formats import exl2_writer, gptq_writer
 from exlchat.engine.formats.exl2_writer import Section
@@ -111,11 +111,11 @@ def written(kind: str, path: Path, *, tied: bool) -> Path:
     return path / kind
 
 
-def one_order_for_gate_and_up(path: Path) -> None:
+def one_order_for_gate_and_up(path: Path, layers: int = 2) -> None:
     """As quantizers write it: both read the same inputs, so both sort them alike."""
     file = next(path.glob("*.safetensors"))
     tensors = load_file(file)
-    for layer in range(2):
+    for layer in range(layers):
         prefix = f"model.layers.{layer}.mlp"
         for name in ("q_invperm", "g_idx"):
             if f"{prefix}.gate_proj.{name}" in tensors:

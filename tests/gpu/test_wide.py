@@ -168,7 +168,7 @@ def test_masks_and_chances_beside_plain_rows(engine: LocalEngine) -> None:
 @needs_shared
 def test_a_single_answer_afterwards_is_what_it_was(engine: LocalEngine) -> None:
     request = unlike(engine, 1)[0]
-    # A prompt that is known has other last bits than one that is read, and in few bits another, too, when others have run.
+    # A prompt that is known has other last bits than one that is read; in few bits others again once others have run.
     for others in (request, *unlike(engine, 20)):
         Answers(engine, [others])
     (before,) = Answers(engine, [request]).ids

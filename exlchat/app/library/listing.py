@@ -134,7 +134,8 @@ def fit_text(entry: Entry) -> str:
     card = entry.card
     if card.fit is None or card.fit.problem is not None:
         return entry.problem or ""
-    over = f" over {len(card.fit.layers)} cards ({' + '.join(map(str, card.fit.layers))} layers)"
+    layers = "a part of every layer on each" if card.fit.together else f"{' + '.join(map(str, card.fit.layers))} layers"
+    over = f" over {len(card.fit.layers)} cards ({layers})"
     fits = f"fits{over if len(card.fit.layers) > 1 else ''}"
     if card.fit.host_layers:
         fits += f", slowly: {card.fit.host_layers} of {sum(card.fit.layers)} layers in the machine's memory"

@@ -93,7 +93,7 @@ def _memory_rows(memory: MemoryReport) -> Iterator[tuple[str, str]]:
         if len(memory.cards) == 1:
             yield "VRAM", used
         else:
-            yield card.name, f"{card.layers} layers; {used}"
+            yield card.name, f"{'a part of all' if memory.together else card.layers} layers; {used}"
     if memory.host_layers:
         yield "Host", f"{memory.host_layers} layers; {size_text(memory.hosted)} of the weights, which cards read there"
     yield "Model", f"weights {size_text(memory.weights)}, cache {size_text(memory.cache)}"

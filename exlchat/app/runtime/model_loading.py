@@ -151,7 +151,12 @@ def card_wishes(options: AppOptions, held: Resolved) -> CardWishes:
     def said(name: str, unsaid: Any) -> Any:
         return held.value(name) if on_card or held.source(name) == "typed" else unsaid
 
-    return CardWishes(said("cards", ()), reserve=said("reserve", ()), host_layers=said("host_layers", None))
+    return CardWishes(
+        said("cards", ()),
+        reserve=said("reserve", ()),
+        host_layers=said("host_layers", None),
+        tensor_parallel=said("tensor_parallel", 1),
+    )
 
 
 def engine_for(

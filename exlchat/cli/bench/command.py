@@ -159,7 +159,9 @@ def bench_options(parser: argparse.ArgumentParser, typed: argparse.Namespace) ->
     base = _BASES[typed.batch, typed.quick]
     settings = BenchSettings(
         device=typed.device,
-        cards=CardWishes(typed.cards or (), typed.split, typed.reserve or (), typed.host_layers),
+        cards=CardWishes(
+            typed.cards or (), typed.split, typed.reserve or (), typed.host_layers, typed.tensor_parallel or 1
+        ),
         extension=extension,
         quantize_head=typed.quantize_head,
         kv_caches=typed.kv_cache or base.kv_caches,

@@ -197,7 +197,8 @@ class Loader:
 
     @property
     def _name(self) -> str:
-        return "cuda" if self.settings.cards.cards else str(self.device)
+        cards = self.settings.cards
+        return "cuda" if cards.cards or cards.tensor_parallel > 1 else str(self.device)
 
     def load(self, kv_cache: str, context: int, cache_tokens: int) -> tuple[LocalEngine, float, bool]:
         """An engine, no larger than what is measured, the seconds that took, and whether its weights were made.

@@ -154,6 +154,36 @@ class Room:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class SharedRoom:
+    """Cards that have a part of every layer each.
+
+    Args:
+        cards: bytes of each that weights and cache may take.
+        weights: bytes of each card's.
+        kv_heads: of each, which is its share of the cache.
+    """
+
+    cards: tuple[int, ...]
+    weights: tuple[int, ...]
+    kv_heads: tuple[int, ...]
+
+    @property
+    def spare(self) -> int:
+        """Bytes for a cache, of all cards together."""
+        every = sum(self.kv_heads)
+        return min(max(free, 0) * every // heads for free, heads in zip(self._left, self.kv_heads, strict=True))
+
+    def fits(self, cache: Sequence[int | Fraction]) -> bool:
+        """Whether there is room for so many bytes of cache in each layer, on all cards together."""
+        every = sum(self.kv_heads)
+        return all(sum(cache) * heads <= free * every for free, heads in zip(self._left, self.kv_heads, strict=True))
+
+    @property
+    def _left(self) -> list[int]:
+        return [card - weights for card, weights in zip(self.cards, self.weights, strict=True)]
+
+
 def counts(ends: Ends) -> tuple[int, ...]:
     """How many layers each card has."""
     before = (0, *(end for _, end in ends))

@@ -373,17 +373,18 @@ class DecodeGraphs:
         draws = [job for draw, kind in kinds for job in draw.jobs(self._kernels, kind)]
         if from_elsewhere or not self._peers:
             return [*before, [*jobs, *draws]]
-        told = self._counted([[], *([] for _ in before[1:]), draws], self._tell_drawn())
+        told = self._counted([*([] for _ in before), draws], self._tell_drawn())
         return [[*of_card, *more] for of_card, more in zip([*before, jobs], told, strict=True)]
 
     def _counted(self, lists: list[list[Launch]], last: Sequence[Launch] = ()) -> list[list[Launch]]:
         """Lists of all cards with `last` behind them, an operation of each; and their exchanges counted."""
         if not self._peers:
             return lists
-        for jobs, peers, more in zip(lists, self._peers, last or [None] * len(lists), strict=True):
-            jobs += [] if more is None else [more]
-            jobs.append(self._kernels.count_exchanges(peers, sum(job.meets for job in jobs)))
-        return lists
+        counted = []
+        for number, (jobs, peers) in enumerate(zip(lists, self._peers, strict=True)):
+            own = [*jobs, *last[number : number + 1]]
+            counted.append([*own, self._kernels.count_exchanges(peers, sum(job.meets for job in own))])
+        return counted
 
     def _tell_drawn(self) -> list[Launch]:
         """The other cards get what the last one has drawn."""

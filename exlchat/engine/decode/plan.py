@@ -222,11 +222,11 @@ class _Walk:
 
     def _summed(self, joining: Joining) -> list[Launch]:
         """What joins is a sum over all cards where each has a part of every layer."""
-        jobs = []
-        for part in (joining.y, joining.added):
-            if part is not None and (exchange := self._next_exchange()) is not None:
-                jobs.append(self._kernels.exchange_sums(part, exchange))
-        return jobs
+        return [
+            self._kernels.exchange_sums(part, exchange)
+            for part in (joining.y, joining.added)
+            if part is not None and (exchange := self._next_exchange()) is not None
+        ]
 
     def _settle(self, joining: Joining | None, norm: Norm | None, readers: Sequence[Reader]) -> list[Launch]:
         """What joins the residual, and the normed row for each reader; more than three take another round."""

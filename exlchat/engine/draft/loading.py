@@ -61,7 +61,7 @@ def load_draft(
         kv_cache=kv_cache,
         max_seq_len=own,
         cache_tokens=own,
-        cards=replace(cards, split=(), host_layers=None),
+        cards=replace(cards, split=(), host_layers=None, tensor_parallel=1),
         extension=extension,
         build_cache=build_cache,
         on_progress=on_progress,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from exlchat.engine.cards.room import Room
+from exlchat.engine.cards.room import Room, SharedRoom
 from exlchat.engine.kv.sizes import layer_bytes, pages_of, window_slots
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, CacheKind
@@ -47,7 +47,7 @@ class CachePlan:
 
 
 def plan_cache(
-    name: str, spec: ModelSpec, kind: CacheKind, wishes: CacheWishes, room: Room, *, at_once: bool = True
+    name: str, spec: ModelSpec, kind: CacheKind, wishes: CacheWishes, room: Room | SharedRoom, *, at_once: bool = True
 ) -> CachePlan:
     """Context and cache for a model. What was not asked for is made to fit; what was asked for has to.
 
@@ -114,7 +114,7 @@ def fewest(spec: ModelSpec, kind: CacheKind, wishes: CacheWishes, room: Room) ->
 class _Sizes:
     spec: ModelSpec
     kind: CacheKind
-    room: Room
+    room: Room | SharedRoom
 
     def bytes(self, context: int, tokens: int) -> int:
         return sum(bytes_of_layers(self.spec, self.kind, CachePlan(context, tokens)))

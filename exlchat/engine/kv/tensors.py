@@ -110,9 +110,7 @@ def make_store(
     return PageStore(
         kind,
         tuple(
-            tuple(
-                torch.empty(layers, here, pages, PAGE_TOKENS, row, dtype=dtype, device=device) for row, dtype in rows
-            )
+            tuple(torch.empty(layers, here, pages, PAGE_TOKENS, row, dtype=dtype, device=device) for row, dtype in rows)
             for (device, layers), here in zip(cards, heads, strict=True)
         ),
         together=bool(kv_heads),

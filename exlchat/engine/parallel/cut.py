@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
+from exlchat.engine.cards.room import PartBytes
 from exlchat.engine.layers.experts import Mlp
 from exlchat.engine.layers.linear import Joined, Linear, SideBySide, join, outputs_of
 from exlchat.engine.layers.norms import HeadNorm
@@ -53,6 +55,24 @@ def why_not(spec: ModelSpec) -> str | None:
     return None
 
 
+def bytes_of_cards(spec: ModelSpec, split: Split, weights: PartBytes) -> tuple[int, ...]:
+    """What each card's weights take at most.
+
+    Rows of the attention's output are in groups that share scales, which heads cut through: up to all of them may have
+    to lie on every card. And groups of an MLP go round only so evenly.
+    """
+    heads = 2 * spec.num_heads + 2 * spec.num_kv_heads
+    attention = heads * spec.head_dim * spec.hidden_size
+    mlp = (3 if spec.gated else 2) * spec.intermediate_size * spec.hidden_size
+    layers, output = sum(weights.layers), Fraction(spec.num_heads * spec.head_dim * spec.hidden_size, attention + mlp)
+    uneven = Fraction(1, 64)
+    found = []
+    for share in map(Fraction, split.shares):
+        parts = layers * (share + (1 - share) * output + uneven) + weights.last * (share + uneven)
+        found.append(weights.first + int(parts))
+    return tuple(found)
+
+
 def split_model(spec: ModelSpec, speeds: Sequence[float]) -> Split:
     """Key-value heads dealt to as many cards as there are speeds, in proportion to these.
 
@@ -61,9 +81,14 @@ def split_model(spec: ModelSpec, speeds: Sequence[float]) -> Split:
     """
     cards, heads = len(speeds), spec.num_kv_heads
     if (why := why_not(spec)) is not None:
-        raise ModelError(f"{spec.architecture} cannot be computed by several cards together: {why}; take 1 card")
+        raise ModelError(
+            f"{spec.architecture} cannot be computed by several cards together: {why}; leave --tensor-parallel out"
+        )
     if cards > heads:
-        raise ModelError(f"key-value heads ({heads}) do not go round {cards} cards; take no more than {heads}")
+        raise ModelError(
+            f"--tensor-parallel {cards}: this model has {heads} key-value heads, and each card needs one; take "
+            f"{heads} cards at most"
+        )
     shares = tuple(speed / sum(speeds) for speed in speeds)
     owners = deal([1] * heads, shares)
     return Split(tuple(owners.count(card) for card in range(cards)), shares)
@@ -160,7 +185,10 @@ def _mlp_shares(mlp: int, attention: int, split: Split) -> list[float]:
 def _cut_mlp(mlp: Mlp, shares: Sequence[float]) -> list[Mlp]:
     groups, costs = _inner_groups(mlp)
     if (most := len(groups)) < len(shares):
-        raise ModelError(f"an MLP's groups ({most}) do not go round {len(shares)} cards; take no more than {most}")
+        raise ModelError(
+            f"--tensor-parallel {len(shares)}: an MLP of this model has {most} groups of weights, and each card needs "
+            f"one; take {most} cards at most"
+        )
     owners = deal(costs, shares)
     inner, cards = sum(map(len, groups)), []
     for card in range(len(shares)):

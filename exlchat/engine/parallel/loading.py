@@ -47,9 +47,10 @@ def parallel_transformer(
     for layer in layers:
         for parts, part, place in zip(own, cut_layer(spec, layer, split), places, strict=True):
             parts.append(_sent(part, *place))
+    specs = [cut_spec(spec, split, card) for card in range(split.cards)]
     ranks = [
-        Transformer(cut_spec(spec, split, card), around[card], own[card], context=context, operations=operations, part=card)
-        for card in range(split.cards)
+        Transformer(one, its_ends, its_layers, context=context, operations=operations, part=card)
+        for card, (one, its_ends, its_layers) in enumerate(zip(specs, around, own, strict=True))
     ]
     ends_of_cards = (spec.num_layers,) * split.cards
     return ParallelTransformer(spec, ranks, LayerSplit(devices, ends_of_cards, staged, kv_heads=split.kv_heads))
