@@ -115,14 +115,20 @@ class ExchangeKernels:
         self._reach = library.function("exl_reach")
 
     def exchange_sums(self, values: Tensor, exchange: Exchange) -> Job:
-        """`values`, float32 `[rows, columns]`, 1 to 8 rows, become their sums over all cards, the same on each.
+        """`values`, float32 or float16 `[rows, columns]`, become their sums over all cards, the same on each.
+
+        Sums of float16 are float32 until they are rounded; `columns` is even then.
 
         Raises:
             ValueError: a tensor of another device, dtype, shape or layout, or one that is too large.
         """
         rows, columns = values.shape
-        check("values", values, torch.float32, (rows, columns))
-        job = self._exchange_job(values, exchange, columns)
+        halves = values.dtype == torch.float16
+        check("values", values, torch.float16 if halves else torch.float32, (rows, columns))
+        if halves and columns % 2:
+            raise ValueError(f"values has {columns} columns of float16; two are a word")
+        job = self._exchange_job(values, exchange, columns // 2 if halves else columns)
+        job.halves = halves
         return Job(self._exchange_sums, job, (values, exchange.peers.table), meets=True)
 
     def exchange_parts(self, values: Tensor, exchange: Exchange, *, ends: Sequence[int], to: Sequence[int]) -> Job:
@@ -155,17 +161,21 @@ class ExchangeKernels:
 
     def reach(self, devices: Sequence[torch.device]) -> bool:
         """Lets kernels of each card write to the memory of the others; whether they can."""
-        pairs = [(one.index, other.index) for one in devices for other in devices if one != other]
+        numbers = [device.index for device in devices]
+        # All are asked, which loads the code of exchanges on every card.
+        found = [self._reaches(one, other) for one in numbers for other in numbers if one != other]
+        return all(found)
+
+    def _reaches(self, device: int, peer: int) -> bool:
         try:
-            for pair in pairs:
-                self._reach(*pair)
+            self._reach(device, peer)
         except ExtensionError:
             return False
         return True
 
     def _exchange_job(self, values: Tensor, exchange: Exchange, columns: int) -> c.CExchange:
         peers, rows = exchange.peers, len(values)
-        if not 1 <= rows <= c.MAX_ROWS or rows * columns > peers.words:
+        if rows * columns > peers.words:
             raise ValueError(f"{rows} rows of {columns} words; cards exchange {peers.words} at once")
         check_on_gpu(values=values)
         check_together(values, peers.table)

@@ -47,7 +47,7 @@ def chain_logits(transformer: Transformer, ids: list[int], prompt: int, *, rows:
     if prompt:
         transformer.forward(torch.tensor(ids[:prompt]), cache, start=0)
     kernels: Any = ReferenceKernels()
-    plans = plans_of(transformer, cache.cache, kernels, splits=3, rows=rows)
+    plans = plans_of(transformer, cache.cache, kernels, lambda *_: 3, rows=rows)
     plans[0].tables.show(cache.cache.tables, [cache.row])
     counts = {rows, (len(ids) - prompt) % rows or rows}
     lists = {count: [plan.jobs(count) for plan in plans] for count in counts}

@@ -142,7 +142,8 @@ def test_two_cards_that_compute_every_layer_together(
     two = load(path, device="cuda", kv_cache=kv_cache, max_seq_len=512, cards=TOGETHER)
     assert two.memory_report().together
     assert relative_error(two.logits(IDS).cpu(), logits) < 5e-3
-    assert relative_error(steps_of(two, IDS[50:80]), wanted) < 1e-2
+    # In few bits what is stored differs by more than what is computed.
+    assert relative_error(steps_of(two, IDS[50:80]), wanted) < (1e-2 if kv_cache == "fp16" else 8e-2)
     first = answers(two)
     assert answers(two)[1:] == first[1:]
     check_alike(two)

@@ -97,6 +97,4 @@ def why_no_prompts(transformer: Transformer) -> str | None:
     """Why a model's short prompts are not captured and go through the transformer, or `None` if they are."""
     if any(isinstance(layer.mlp, Experts) for layer in transformer.layers):
         return "the host asks which experts compute a prompt"
-    if transformer.split.together:
-        return "its cards compute every layer together"
     return None

@@ -11,7 +11,7 @@ several answers can be made together, each as it would be alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
@@ -24,7 +24,7 @@ from exlchat.engine.decode.draws import DecodeRow, RowDraws
 from exlchat.engine.decode.kernels import AfterTheLast, TorchJob
 from exlchat.engine.decode.parts import Together
 from exlchat.engine.decode.plan import DecodePlan, Tables
-from exlchat.engine.decode.prompts import PromptGraphs
+from exlchat.engine.decode.prompts import SIZES, PromptGraphs, SumsOverCards
 from exlchat.engine.decode.wide_rows import WideRows
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
@@ -76,7 +76,6 @@ class DecodeGraphs:
         self, transformer: Transformer, cache: KVCache, kernels: Kernels, *, dependent: bool | None = None
     ) -> None:
         self._split = split = transformer.split
-        self.prompts = PromptGraphs(transformer)
         self._cache = cache
         self._kernels = kernels
         self._sequences = [KVSequence(cache)]
@@ -87,15 +86,15 @@ class DecodeGraphs:
         self._best = torch.zeros(MAX_ROWS, dtype=torch.int64, pin_memory=True)
         self._fed = torch.cuda.Event()  # type: ignore[no-untyped-call]
         try:
-            splits = splits_of(transformer.spec, split.first)
-            self._plans = plans_of(transformer, cache, kernels, splits=splits)
+            self._plans = plans_of(transformer, cache, kernels, splits_of)
             self._plan = self._plans[-1]
             """Of the last card, where logits come out and the next tokens are drawn."""
             self._peers = [plan.together.peers for plan in self._plans if plan.together is not None]
+            self.prompts = PromptGraphs(transformer, [SumsOverCards(kernels, peers) for peers in self._peers])
             self._drew = False
             """Whether the last step has told all cards what it drew."""
             dependent = launches_dependently(split.first) if dependent is None else dependent
-            self.wide = WideRows(transformer, cache, kernels, splits=splits)
+            self.wide = WideRows(transformer, cache, kernels, splits=splits_of(transformer.spec, split.first))
             """Passes of more sequences than a step takes rows."""
             self._captured = CapturedSteps(self._plans, self._made, dependent=dependent)
             self._draws = [self._draw_of(0)]
@@ -416,29 +415,37 @@ class DecodeGraphs:
         return TorchJob(tell)
 
 
+Splits = Callable[[ModelSpec, torch.device], int]
+"""Blocks over which the attention of a head is spread on a card."""
+
+
 def plans_of(
-    transformer: Transformer, cache: KVCache, kernels: Kernels, *, splits: int, rows: int = MAX_ROWS
+    transformer: Transformer, cache: KVCache, kernels: Kernels, splits: Splits, *, rows: int = MAX_ROWS
 ) -> list[DecodePlan]:
     """Of each card, in order; arguments as of `DecodePlan`."""
     if isinstance(transformer, ParallelTransformer):
         return _plans_together(transformer, cache, kernels, splits, rows)
-    plans = [DecodePlan(transformer, cache, kernels, splits=splits, rows=rows)]
+    each = splits(transformer.spec, transformer.split.first)
+    plans = [DecodePlan(transformer, cache, kernels, splits=each, rows=rows)]
     while (behind := plans[0]).card:
-        plans.insert(0, DecodePlan(transformer, cache, kernels, splits=splits, rows=rows, behind=behind))
+        plans.insert(0, DecodePlan(transformer, cache, kernels, splits=each, rows=rows, behind=behind))
     return plans
 
 
 def _plans_together(
-    transformer: ParallelTransformer, cache: KVCache, kernels: Kernels, splits: int, rows: int
+    transformer: ParallelTransformer, cache: KVCache, kernels: Kernels, splits: Splits, rows: int
 ) -> list[DecodePlan]:
     spec, split = transformer.spec, transformer.split
-    staged = split.staged or not kernels.reach(split.devices)
-    peers = make_peers(split.devices, rows * max(spec.hidden_size, spec.vocab_size), staged=staged)
+    staged = not kernels.reach(split.devices) or split.staged
+    words = max(rows * max(spec.hidden_size, spec.vocab_size), SIZES[-1] * spec.hidden_size // 2)
+    peers = make_peers(split.devices, words, staged=staged)
     tables, ends = cache.tables.alike(rows), tuple(accumulate(rank.outputs for rank in transformer.ranks))
-    return [
-        DecodePlan(rank, cache, kernels, splits=splits, rows=rows, together=Together(one, tables, ends))
-        for rank, one in zip(transformer.ranks, peers, strict=True)
-    ]
+    plans = []
+    for rank, device, one in zip(transformer.ranks, split.devices, peers, strict=True):
+        # Heads are fewer on each card, and so are spread over more blocks.
+        own, together = splits(rank.spec, device), Together(one, tables, ends)
+        plans.append(DecodePlan(rank, cache, kernels, splits=own, rows=rows, together=together))
+    return plans
 
 
 def splits_of(spec: ModelSpec, device: torch.device) -> int:

@@ -9,11 +9,14 @@ A size is captured when it is asked for a second time: the first time its kernel
 fall into a capture. The graphs of all sizes share one pool of memory, as no two of them run together.
 
 Where layers lie on several cards, each has buffers, graphs and a pool of its own, and the residual stream is carried
-from one to the next.
+from one to the next. Where each has a part of every layer, sums over them are in the graphs, and a size that has none
+yet goes through the transformer: what loads a kernel must not wait for one that waits for another card.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
@@ -23,9 +26,12 @@ from torch import Tensor
 from exlchat.engine.cards.split import current
 from exlchat.engine.decode.captured import captured, refusals_named
 from exlchat.engine.decode.fit import why_no_prompts
+from exlchat.engine.decode.kernels import StepKernels
 from exlchat.engine.kv.sequence import KVSequence
-from exlchat.engine.layers.quantized_linear import MAX_ROWS
+from exlchat.engine.layers.quantized_linear import MAX_ROWS, Launch
 from exlchat.engine.layers.transformer import Places, Stream, Transformer
+from exlchat.engine.parallel.transformer import ParallelTransformer
+from exlchat.ext.exchange import Exchange, Peers
 
 # None above `quantized_linear.MEDIUM_ROWS`, where the card is busy for longer than the host. Up to `MAX_ROWS` tokens go
 # through the transformer, whose layers then take the kernels of the decode step.
@@ -38,9 +44,10 @@ class PromptGraphs:
     What a pass gives depends on nothing that an earlier one computed but the cache.
     """
 
-    def __init__(self, transformer: Transformer) -> None:
+    def __init__(self, transformer: Transformer, sums: Sequence[SumsOverCards] = ()) -> None:
         self._transformer = transformer
         self._suited = why_no_prompts(transformer) is None
+        self._sums = sums
         self._cards: list[_Card] = []
         self._seen: set[int] = set()
 
@@ -60,14 +67,18 @@ class PromptGraphs:
         tokens = len(ids)
         captured = self._suited and tokens > MAX_ROWS
         size = next((size for size in SIZES if size >= tokens), None) if captured else None
-        if size is None:
+        if size is None or (self._sums and size not in self._seen):
+            self._seen.update([] if size is None else [size])
             return self._transformer.features(ids, cache, start=start, last_only=last_only)
         if not self._cards:
-            self._cards = [_Card(self._transformer, card) for card in range(len(self._transformer.split.devices))]
+            self._cards = self._open_cards()
         self._fill(ids, start, size)
         if size in self._seen and size not in self.captured:
             self._capture(size)
-        self._run(size, cache, start, tokens)
+        if self._sums:
+            self._run_together(size, cache, start, tokens)
+        else:
+            self._run(size, cache, start, tokens)
         self._seen.add(size)
         return self._cards[-1].out[tokens - 1 if last_only else 0 : tokens]
 
@@ -75,14 +86,35 @@ class PromptGraphs:
         """As `Transformer.forward`: float32 `[1, vocab]` behind the last token."""
         return self._transformer.logits(self.features(ids, cache, start=start, last_only=True))
 
+    def _open_cards(self) -> list[_Card]:
+        transformer = self._transformer
+        if isinstance(transformer, ParallelTransformer):
+            return [_Card(rank, 0, sums) for rank, sums in zip(transformer.ranks, self._sums, strict=True)]
+        return [_Card(transformer, card) for card in range(len(transformer.split.devices))]
+
     def _fill(self, ids: Tensor, start: int, size: int) -> None:
-        tokens, hidden = len(ids), self._cards[0].hidden
-        hidden[:tokens].copy_(self._transformer.embed(ids, start))
-        # A pass adds to what stands here: left alone, the rows behind the last token would grow without bound.
-        hidden[tokens:size].zero_()
+        tokens = len(ids)
+        for card in self._cards if self._sums else self._cards[:1]:
+            with current(card.device):
+                there = self._transformer.split.moved(ids, card.device)
+                card.hidden[:tokens].copy_(card.transformer.embed(there, start))
+                # A pass adds to what stands here: left alone, the rows behind the last token would grow without bound.
+                card.hidden[tokens:size].zero_()
         for card in self._cards:
             with current(card.device):
                 card.place(start, tokens)
+
+    def _run_together(self, size: int, cache: KVSequence, start: int, tokens: int) -> None:
+        """Part after part on all cards, and the attentions between them."""
+        for part, (_, behind) in enumerate(self._cards[0].parts):
+            for card in self._cards:
+                with current(card.device):
+                    card.graphs[size][part].replay()
+            if behind is None:
+                break
+            for card in self._cards:
+                with current(card.device):
+                    card.attend(behind, cache, start, tokens)
 
     def _run(self, size: int, cache: KVSequence, start: int, tokens: int) -> None:
         """Part after part, each by its graph or the same one by one, and the attentions between them."""
@@ -98,8 +130,7 @@ class PromptGraphs:
                     else:
                         graphs[part].replay()
                     if behind is not None:
-                        mixed = self._transformer.attend(behind, card.rows[:tokens], cache, start)
-                        card.mixed[:tokens].copy_(mixed)
+                        card.attend(behind, cache, start, tokens)
 
     def _capture(self, size: int) -> None:
         for card in self._cards:
@@ -107,13 +138,28 @@ class PromptGraphs:
                 card.capture(size)
 
 
-class _Card:
-    """The layers of one card: what goes into their graphs and out of them, always at the same place."""
+@dataclass(frozen=True, slots=True)
+class SumsOverCards:
+    """Where each card has a part of every layer: how one of them adds up what a half of a layer gives."""
 
-    def __init__(self, transformer: Transformer, number: int) -> None:
+    kernels: StepKernels
+    peers: Peers
+
+
+class _Card:
+    """The layers of one card: what goes into their graphs and out of them, always at the same place.
+
+    Args:
+        number: of the card.
+        sums: over the cards, where this has a part of every layer.
+    """
+
+    def __init__(self, transformer: Transformer, number: int, sums: SumsOverCards | None = None) -> None:
         spec, most, dtype = transformer.spec, SIZES[-1], transformer.dtype
         self.device = device = transformer.split.devices[number]
-        self._transformer, self._number = transformer, number
+        self.transformer, self._number, self._sums = transformer, number, sums
+        self._jobs: list[Launch] = []
+        """They keep alive what the graphs point to."""
         layers = transformer.split.layers(number)
         self.parts: list[tuple[int | None, int | None]] = list(pairwise([None, *layers, None]))
         """From the attention of one layer to that of the next: `None` before the first, and behind the last."""
@@ -140,7 +186,7 @@ class _Card:
 
     def place(self, start: int, tokens: int) -> None:
         """What the positions of the next pass do."""
-        places = self._transformer.places(start, start + tokens, self._number)
+        places = self.transformer.places(start, start + tokens, self._number)
         for turn, new in zip(self._turns, places.turns, strict=True):
             turn[:tokens].copy_(new)
         for scale, own in zip(self._scales, places.scales, strict=True):
@@ -148,8 +194,10 @@ class _Card:
                 scale[:tokens].copy_(own)
 
     def compute(self, before: int | None, behind: int | None, size: int, stream: Stream, places: Places) -> None:
-        transformer = self._transformer
-        if before is not None:
+        transformer = self.transformer
+        if before is not None and self._sums is not None:
+            self._finish_together(self._sums, before, size, stream)
+        elif before is not None:
             transformer.finish_layer(before, stream, self.mixed[:size].flatten(1))
         if behind is not None:
             self.rows[:size].copy_(transformer.heads(behind, stream, places))
@@ -158,6 +206,32 @@ class _Card:
         else:
             # The norm of what the last layer gave lies on this card.
             transformer.settle(stream)
+
+    def _finish_together(self, sums: SumsOverCards, layer: int, size: int, stream: Stream) -> None:
+        """What comes behind the attention of a layer, with sums over all cards; not to be run but captured."""
+        exchanges = 0
+
+        def add_up() -> None:
+            nonlocal exchanges
+            assert stream.added is not None
+            stream.added = stream.added.contiguous()
+            self._launch(sums.kernels.exchange_sums(stream.added, Exchange(sums.peers, exchanges)))
+            exchanges += 1
+
+        self.transformer.mix(layer, stream, self.mixed[:size].flatten(1))
+        if not self.transformer.spec.parallel:
+            add_up()
+        self.transformer.feed(layer, stream)
+        add_up()
+        self._launch(sums.kernels.count_exchanges(sums.peers, exchanges))
+
+    def _launch(self, job: Launch) -> None:
+        self._jobs.append(job)
+        job.launch(dependent=False)
+
+    def attend(self, layer: int, cache: KVSequence, start: int, tokens: int) -> None:
+        """What a graph behind it reads of what the one before it has left."""
+        self.mixed[:tokens].copy_(self.transformer.attend(layer, self.rows[:tokens], cache, start))
 
     def capture(self, size: int) -> None:
         stream, places = self.of(size)

@@ -149,6 +149,26 @@ __device__ __forceinline__ void tell_host(unsigned long long *slot, unsigned lon
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(slot), "l"(word) : "memory");
 }
 
+// Words that cards tell each other, and what a card looks for.
+__device__ __forceinline__ void send_word(uint64_t *to, uint64_t word) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
+}
+__device__ __forceinline__ uint64_t look(const uint64_t *at) {
+    uint64_t word;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
+    return word;
+}
+__device__ __forceinline__ uint32_t look(const uint32_t *at) {
+    uint32_t word;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(word) : "l"(at) : "memory");
+    return word;
+}
+__device__ __forceinline__ unsigned long long nanoseconds() {
+    unsigned long long now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    return now;
+}
+
 __device__ __forceinline__ unsigned acquired(const unsigned *p) {
     unsigned value;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");

@@ -8,16 +8,30 @@ constexpr int EXCHANGE_THREADS = 256;
 
 // Every thread sends all that it has to send before it waits, and those of all cards go through the words in one order: so
 // blocks that find no room yet hold up nobody for good.
+template <bool HALVES>
 __global__ void __launch_bounds__(EXCHANGE_THREADS) exchange_sums(const __grid_constant__ ExlExchange job) {
     let_next_start();
     const int at = blockIdx.x * EXCHANGE_THREADS + threadIdx.x;
     wait_for_previous();
     if (at >= job.rows * job.columns) return;
-    const Exchange exchange(*job.peers, job.number);
-    float *value = static_cast<float *>(job.values) + at;
-    const float own = produced(value);
-    exchange.send_all(at, __float_as_uint(own));
-    *value = exchange.sum(at, own);
+    const Exchange exchange(*job.peers, tag_of(*job.peers, job.number));
+    if constexpr (HALVES) {
+        uint32_t *value = static_cast<uint32_t *>(job.values) + at;
+        const uint32_t own = produced(value);
+        exchange.send_all(at, own);
+        float2 sum = {0.f, 0.f};
+        for (int card = 0; card < exchange.peers.cards; card++) {
+            const uint32_t word = card == exchange.peers.card ? own : exchange.receive(card, at);
+            const float2 part = __half22float2(reinterpret_cast<const half2 &>(word));
+            sum = {sum.x + part.x, sum.y + part.y};
+        }
+        *reinterpret_cast<half2 *>(value) = __floats2half2_rn(sum.x, sum.y);
+    } else {
+        float *value = static_cast<float *>(job.values) + at;
+        const float own = produced(value);
+        exchange.send_all(at, __float_as_uint(own));
+        *value = exchange.sum(at, own);
+    }
 }
 
 __global__ void __launch_bounds__(EXCHANGE_THREADS) exchange_parts(const __grid_constant__ ExlExchange job) {
@@ -25,7 +39,7 @@ __global__ void __launch_bounds__(EXCHANGE_THREADS) exchange_parts(const __grid_
     const int at = blockIdx.x * EXCHANGE_THREADS + threadIdx.x;
     wait_for_previous();
     if (at >= job.rows * job.columns) return;
-    const Exchange exchange(*job.peers, job.number);
+    const Exchange exchange(*job.peers, tag_of(*job.peers, job.number));
     const int me = job.peers->card, row = at / job.columns, column = at % job.columns;
     int from = 0;
     while (column >= job.ends[from]) from++;
@@ -47,8 +61,8 @@ __global__ void count_exchanges(const ExlPeers *peers, int count) {
 }
 
 static bool exchange_ok(const ExlExchange &job) {
-    if (!job.peers || !job.values || job.number < 0 || job.columns < 1) return false;
-    return job.rows >= 1 && job.rows <= EXL_MAX_ROWS && job.columns <= EXL_MAX_VOCAB * 2;
+    return job.peers && job.values && job.number >= 0 && job.rows >= 1 && job.columns >= 1 &&
+           (int64_t)job.rows * job.columns < (1 << 30);
 }
 
 static int blocks_of(const ExlExchange &job) {
@@ -59,8 +73,8 @@ static int blocks_of(const ExlExchange &job) {
 
 extern "C" int exl_exchange_sums(const ExlExchange *job, int dependent, void *stream) {
     if (!job || !exl::exchange_ok(*job)) return EXL_BAD_ARGUMENT;
-    return exl::launch(exl::exchange_sums, exl::blocks_of(*job), exl::EXCHANGE_THREADS, 0, dependent,
-                       static_cast<cudaStream_t>(stream), *job);
+    const auto kernel = job->halves ? exl::exchange_sums<true> : exl::exchange_sums<false>;
+    return exl::launch(kernel, exl::blocks_of(*job), exl::EXCHANGE_THREADS, 0, dependent, static_cast<cudaStream_t>(stream), *job);
 }
 
 extern "C" int exl_exchange_parts(const ExlExchange *job, int dependent, void *stream) {
@@ -75,15 +89,33 @@ extern "C" int exl_count_exchanges(const ExlCount *job, int dependent, void *str
     return exl::launch(exl::count_exchanges, 1, 32, 0, dependent, static_cast<cudaStream_t>(stream), job->peers, job->count);
 }
 
-extern "C" int exl_reach(int device, int peer) {
-    int can = 0, before = 0;
-    cudaError_t error = cudaGetDevice(&before);
-    if (error == cudaSuccess) error = cudaDeviceCanAccessPeer(&can, device, peer);
-    if (error == cudaSuccess && !can) return EXL_NO_PEER;
-    if (error == cudaSuccess) error = cudaSetDevice(device);
+// Asking for a kernel's attributes loads its code, which must not wait for one that waits for another card.
+static cudaError_t load_exchanges() {
+    cudaFuncAttributes attributes;
+    cudaError_t error = cudaFuncGetAttributes(&attributes, exl::exchange_sums<false>);
+    if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, exl::exchange_sums<true>);
+    if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, exl::exchange_parts);
+    if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, exl::count_exchanges);
+    return error;
+}
+
+static int reach(int device, int peer) {
+    int can = 0;
+    cudaError_t error = cudaDeviceCanAccessPeer(&can, device, peer);
     if (error != cudaSuccess) return error;
+    if (!can) return EXL_NO_PEER;
     error = cudaDeviceEnablePeerAccess(peer, 0);
-    if (error == cudaErrorPeerAccessAlreadyEnabled) error = cudaGetLastError(), error = cudaSuccess;
-    const cudaError_t back = cudaSetDevice(before);
-    return error != cudaSuccess ? error : back;
+    if (error != cudaErrorPeerAccessAlreadyEnabled) return error;
+    cudaGetLastError();
+    return 0;
+}
+
+extern "C" int exl_reach(int device, int peer) {
+    int before = 0;
+    cudaError_t error = cudaGetDevice(&before);
+    if (error == cudaSuccess) error = cudaSetDevice(device);
+    if (error == cudaSuccess) error = load_exchanges();
+    const int code = error == cudaSuccess ? reach(device, peer) : error;
+    cudaSetDevice(before);
+    return code;
 }

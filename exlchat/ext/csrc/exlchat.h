@@ -507,13 +507,14 @@ typedef struct {
 int exl_improve(const ExlImprove *job, int dependent, void *stream);
 
 /* Exchange number `number` behind those that have been counted, the same kind of the same sizes on all cards.
-   exl_exchange_sums: float values [rows][columns] become the sums over all cards, in their order.
+   exl_exchange_sums: float values [rows][columns] become the sums over all cards, in their order; with `halves` two halves
+                      are a word, and sums are rounded to halves.
    exl_exchange_parts: of words [rows][columns] card c has those columns before ends[c] that are not of the cards before
    it, and sends them to the cards whose bit in `receivers` is set. Column `first` of a row stands at values[row * stride]. */
 typedef struct {
     const ExlPeers *peers;
     void *values;
-    int32_t number, rows, columns, stride, first, receivers;
+    int32_t number, rows, columns, halves, stride, first, receivers;
     int32_t ends[EXL_MAX_CARDS];
 } ExlExchange;
 
@@ -528,7 +529,7 @@ typedef struct {
 
 int exl_count_exchanges(const ExlCount *job, int dependent, void *stream);
 
-/* Lets kernels of a device write to memory of another; EXL_NO_PEER where it cannot. */
+/* Lets kernels of a device write to memory of another; EXL_NO_PEER where it cannot. Loads the code of exchanges there. */
 int exl_reach(int device, int peer);
 
 #ifdef __cplusplus

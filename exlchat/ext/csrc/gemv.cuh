@@ -44,6 +44,7 @@ struct Product {
     int sums;            // float [columns][WARPS][16]; of several rows as gemv_rows_kernel.cuh says
     int received;        // float [columns][16 * ROWS]: what a neighbour has added up, where blocks share x
     int squares_at;      // float [ROWS][WARPS]
+    int exchange;        // an ExchangeInBlock, where what is added is a sum over cards; else 0
     int bytes;
 };
 static_assert(sizeof(Product) % 8 == 0, "");

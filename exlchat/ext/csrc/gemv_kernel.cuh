@@ -15,12 +15,14 @@ struct Smem {
     Segment *lists;
     half *x;
     float *x_sums, *sums, *received, *squares;
+    ExchangeInBlock *exchange;
 
     __device__ __forceinline__ Smem(char *base, const Product &job)
         : job(reinterpret_cast<Product *>(base)), counts(reinterpret_cast<int *>(base + job.counts)),
           lists(reinterpret_cast<Segment *>(base + job.lists)), x(reinterpret_cast<half *>(base + job.x_at)),
           x_sums(reinterpret_cast<float *>(base + job.x_sums)), sums(reinterpret_cast<float *>(base + job.sums)),
-          received(reinterpret_cast<float *>(base + job.received)), squares(reinterpret_cast<float *>(base + job.squares_at)) {}
+          received(reinterpret_cast<float *>(base + job.received)), squares(reinterpret_cast<float *>(base + job.squares_at)),
+          exchange(reinterpret_cast<ExchangeInBlock *>(base + job.exchange)) {}
 
     // First column tile and number of column tiles of a matrix.
     __device__ __forceinline__ int first(int matrix) const { return counts[matrix * 2]; }
@@ -76,6 +78,14 @@ __device__ __forceinline__ int word_of(const ExlResidual &residual, int row, int
     return residual.word + row * (int)residual.columns + at;
 }
 
+// What is added in a block of sums over cards: before the previous kernel ends, and behind it.
+__device__ __forceinline__ void prepare_exchange(const Smem &s) {
+    if (s.job->exchange) s.exchange->copy(s.job->residual.peers);
+}
+__device__ __forceinline__ void ask_tag(const Smem &s) {
+    if (s.job->exchange && threadIdx.x == 0) s.exchange->tag = tag_of(*s.job->residual.peers, s.job->residual.exchange);
+}
+
 template <class Total>
 __device__ __forceinline__ void write_result(const Product &job, const Total &total, const Output &o, int mine, int row,
                                              const Ahead &ahead) {
@@ -88,8 +98,8 @@ __device__ __forceinline__ void write_result(const Product &job, const Total &to
         static_cast<half *>(job.y)[(size_t)row * job.y_stride + o.to] = __float2half_rn(sum);
     } else if (job.y_kind == EXL_Y_FLOAT) {
         static_cast<float *>(job.y)[(size_t)row * job.y_stride + o.to] = sum;
-    } else if (job.residual.peers) {
-        const Exchange exchange(*job.residual.peers, job.residual.exchange);
+    } else if (job.exchange) {
+        const Exchange exchange(total.s.exchange->peers, total.s.exchange->tag);
         const float of_all = exchange.sum(word_of(job.residual, row, o.to), sum);
         put_residual(job.residual, ahead.constants, row, o.to, ahead.hidden + of_all, threadIdx.x % LANES);
     } else {
@@ -100,7 +110,7 @@ __device__ __forceinline__ void write_result(const Product &job, const Total &to
 // What is added goes to the other cards, all of a block before it waits for theirs.
 template <class Total>
 __device__ __forceinline__ void send_result(const Product &job, const Total &total, const Output &o, int row) {
-    const Exchange exchange(*job.residual.peers, job.residual.exchange);
+    const Exchange exchange(total.s.exchange->peers, total.s.exchange->tag);
     const float sum = total(o.number, o.column, row) + __half2float(bias_of(job, o.matrix, o.at));
     exchange.send_all(word_of(job.residual, row, o.to), __float_as_uint(sum));
 }
@@ -162,8 +172,10 @@ template <int DEPTH> __global__ void __launch_bounds__(THREADS, 2) gemv(const __
     const Range range = {of_x.x, of_x.y, of_x.z};
     half *x = s.x + range.at;
     float *x_sums = s.x_sums + range.at / 32;
+    prepare_exchange(s);
     __syncthreads();
     wait_for_previous();
+    ask_tag(s);
     if (job.x_kind == EXL_X_NORM) stage_normed<1>(job, range, x, s.squares, ring);
     else stage_halves<1>(job, range, x, ring);
     if (any) ask_hidden(job, first, 0, ahead);
@@ -173,7 +185,7 @@ template <int DEPTH> __global__ void __launch_bounds__(THREADS, 2) gemv(const __
     multiply_row(list, ring, lanes_x<1>(job, x), x_sums, s.sums + warp * 16);
     __syncthreads();
     const RowTotal total = {s};
-    if (job.y_kind == EXL_Y_ADD && job.residual.peers) {
+    if (job.exchange) {
 #pragma unroll 1
         for (int i = t; i < mine * 16; i += THREADS) send_result(job, total, Output(s, i / 16, i % 16), 0);
     }

@@ -38,6 +38,7 @@ inline Product product_of(const ExlGemv &job, int at_once, int depth, int sharin
     p.received = p.sums + job.columns * WARPS * 16 * at_once * 4;
     p.squares_at = p.received + (at_once > 1 && sharing > 1 ? job.columns * 16 * at_once * 4 : 0);
     p.bytes = p.squares_at + align16(WARPS * 4 * at_once);
+    if (job.y_kind == EXL_Y_ADD && job.residual.peers) p.exchange = p.bytes, p.bytes += sizeof(ExchangeInBlock);
     return p;
 }
 

@@ -141,7 +141,9 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_rows(const __grid_constant__ 
 #pragma unroll 1
         for (int i = t; i < job.columns * BLOCKS * column_floats / 4; i += THREADS)
             reinterpret_cast<float4 *>(s.sums)[i] = {0.f, 0.f, 0.f, 0.f};
+        prepare_exchange(s);
         wait_for_previous();
+        ask_tag(s);
         if (job.x_kind == EXL_X_NORM) stage_normed<ROWS>(job, range, s.x, s.squares, ring);
         else stage_halves<ROWS>(job, range, s.x, ring);
         if (writer.any) ask_hidden(job, first, writer.row, ahead);
@@ -158,7 +160,7 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_rows(const __grid_constant__ 
             come_to_cluster();
             wait_for_cluster();
         }
-        if (job.y_kind == EXL_Y_ADD && job.residual.peers) {
+        if (job.exchange) {
 #pragma unroll 1
             for (int i = t; i < mine * 16 * job.rows; i += THREADS)
                 send_result(job, total, Output(s, i / 16 % mine, i % 16), i / 16 / mine);

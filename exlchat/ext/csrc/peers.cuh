@@ -11,32 +11,12 @@ namespace exl {
 
 constexpr int LOOKS = 1024;  // into a place, before it is asked how long that has taken
 
-__device__ __forceinline__ unsigned long long nanoseconds() {
-    unsigned long long now;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-    return now;
-}
-__device__ __forceinline__ void send_word(uint64_t *to, uint64_t word) {
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
-}
-__device__ __forceinline__ uint64_t look(const uint64_t *at) {
-    uint64_t word;
-    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
-    return word;
-}
-__device__ __forceinline__ uint32_t look(const uint32_t *at) {
-    uint32_t word;
-    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(word) : "l"(at) : "memory");
-    return word;
-}
-
-// One exchange as a thread sees it. Made behind wait_for_previous().
+// One exchange as a thread sees it.
 struct Exchange {
     const ExlPeers &peers;
-    uint32_t tag;
+    uint32_t tag;  // its number among all that have been
 
-    __device__ __forceinline__ Exchange(const ExlPeers &peers, int number)
-        : peers(peers), tag(produced(peers.state) + number + 1) {}
+    __device__ __forceinline__ Exchange(const ExlPeers &peers, uint32_t tag) : peers(peers), tag(tag) {}
 
     // Where in its place a card's words of this exchange begin.
     __device__ __forceinline__ size_t begin(int card) const {
@@ -71,9 +51,25 @@ struct Exchange {
         float sum = 0.f;
         for (int card = 0; card < peers.cards; card++) {
             const float part = card == peers.card ? own : __uint_as_float(receive(card, at));
-            sum = card == 0 ? part : __fadd_rn(sum, part);
+            sum = card == 0 ? part : sum + part;
         }
         return sum;
+    }
+};
+
+// Behind wait_for_previous().
+__device__ __forceinline__ uint32_t tag_of(const ExlPeers &peers, int number) { return produced(peers.state) + number + 1; }
+
+// How to reach the others, and which exchange it is, in a block's shared memory: so that what ends it need not be waited for.
+struct __align__(16) ExchangeInBlock {
+    ExlPeers peers;
+    uint32_t tag;
+
+    // By all threads, before the previous kernel ends.
+    __device__ __forceinline__ void copy(const ExlPeers *from) {
+        static_assert(sizeof(ExlPeers) % 8 == 0, "");
+        if (threadIdx.x < sizeof(ExlPeers) / 8)
+            reinterpret_cast<uint64_t *>(&peers)[threadIdx.x] = __ldg(reinterpret_cast<const unsigned long long *>(from) + threadIdx.x);
     }
 };
 

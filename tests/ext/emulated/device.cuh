@@ -333,6 +333,12 @@ inline uint32_t ordered(float logit) {
     const uint32_t bits = __float_as_uint(logit + 0.f);
     return bits ^ (bits >> 31 ? ~0u : 1u << 31);
 }
+inline void send_word(uint64_t *to, uint64_t word) { __atomic_store_n(to, word, __ATOMIC_SEQ_CST); }
+template <class T> inline T look(const T *at) {
+    emulated::pause();  // or the others of the block would never send what they have
+    return __atomic_load_n(at, __ATOMIC_SEQ_CST);
+}
+inline unsigned long long nanoseconds() { return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
 inline void tell_host(unsigned long long *slot, unsigned long long word) { *slot = word; }
 inline bool arrive(unsigned *ticket, int blocks) {
     const bool last = __atomic_add_fetch(ticket, 1, __ATOMIC_SEQ_CST) == (unsigned)blocks;
