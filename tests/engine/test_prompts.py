@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from threading import Barrier, Thread
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from exlchat.engine.decode import prompts as prompts_module
 from exlchat.engine.decode.fit import why_no_prompts
-from exlchat.engine.decode.prompts import PromptGraphs
+from exlchat.engine.decode.prompts import PromptGraphs, SumsOverCards
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
+from exlchat.ext.exchange import Exchange, Peers, make_peers
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.family_models import CASES, save_case
-from tests.engine.test_step_chain import over_cards
+from tests.engine.reference_kernels import ReferenceJob
+from tests.engine.test_step_chain import CPU, over_cards, over_cards_together
 from tests.random_models import save_random_llama
 
 # Sizes that differ, each once: the second time they would be captured.
@@ -113,6 +118,74 @@ def test_what_is_captured_is_what_was_computed(
             kept.append(runs.forward(ids, sequence, start=0))
         assert relative_error(torch.cat(found), torch.cat(wanted)) < 1e-5
     assert prompts.captured == (32,)
+
+
+class Barred:
+    """Sums over two cards whose graphs run beside each other."""
+
+    def __init__(self) -> None:
+        self._barrier, self._parts = Barrier(2, timeout=60), [torch.zeros(0)] * 2
+        self._beside: list[Thread] = []
+
+    def exchange_sums(self, values: torch.Tensor, exchange: Exchange) -> ReferenceJob:
+        def work() -> None:
+            self._parts[exchange.peers.card] = values.clone()
+            self._barrier.wait()
+            values.copy_(self._parts[0] + self._parts[1])
+            self._barrier.wait()
+
+        return ReferenceJob(work, meets=True)
+
+    def count_exchanges(self, peers: Peers, count: int) -> ReferenceJob:
+        assert (peers.card, count) in self.expected
+        return ReferenceJob(lambda: None)
+
+    expected = ((0, 2), (1, 2))
+
+    def replay(self, work: Callable[[], object]) -> None:
+        """The first card's runs on until the second one's has."""
+        if not self._beside:
+            self._beside.append(Thread(target=work))
+            self._beside[0].start()
+            return
+        work()
+        self._beside.pop().join()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", ["llama", "gemma2", "cohere"])
+def test_cards_that_compute_together_add_up_in_their_graphs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels: Any = Barred()
+    kernels.expected = tuple((card, 1 if name == "cohere" else 2) for card in (0, 1))
+
+    def captured(work: partial[None], _: object) -> SimpleNamespace:
+        def run() -> None:
+            with torch.inference_mode():
+                stream = work.args[3]
+                if work.args[0] is None:
+                    stream.added = stream.after = stream.normed = None
+                work()
+
+        return SimpleNamespace(replay=lambda: kernels.replay(run))
+
+    monkeypatch.setattr(prompts_module, "captured", captured)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    save_case(CASES[name], tmp_path)
+    whole = open_transformer(tmp_path)
+    split = over_cards_together(whole, 1.0, 1.0)
+    prompts = PromptGraphs(split, [SumsOverCards(kernels, one) for one in make_peers([CPU, CPU], 2**16, staged=False)])
+    for begin in range(4):  # through the transformer, captured, and what was captured
+        ids = torch.tensor(IDS[begin : begin + 20])
+        found = []
+        for runs, of in ((prompts, split), (whole, whole)):
+            sequence = KVSequence(KVCache(whole.spec, "fp32", whole.dtype, CPU, 64, split=of.split))
+            sequence.reserve(20)
+            found.append(runs.forward(ids, sequence, start=0))
+        assert relative_error(*found) < 1e-5
+        assert prompts.captured == ((32,) if begin else ())
 
 
 def test_mixtures_go_through_the_transformer(tmp_path: Path) -> None:

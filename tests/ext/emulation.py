@@ -21,7 +21,7 @@ SAMPLER = ("sample", "sample_adjust", "sample_chain")
 ATTENTION = ("attention", *(f"attention_{kind}" for kind in ("fp16", "fp8", "q8", "q6", "q4")))
 GEMV = ("gemv", *(f"gemv_{rows}" for rows in (1, 2, 4, 8)))
 GEMM = ("gemm", *(f"gemm_{tiles}" for tiles in (2, 4, 6, 7, 8)))
-FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-pthread")
+FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-fno-gnu-unique", "-pthread")
 
 
 def emulated_library(folder: Path, kernels: Sequence[str] = SAMPLER, flags: Sequence[str] = ()) -> dict[str, Any]:
@@ -42,6 +42,15 @@ def emulated_library(folder: Path, kernels: Sequence[str] = SAMPLER, flags: Sequ
         one.result()
     library = folder / "emulated.so"
     subprocess.run([compiler, "-shared", "-pthread", *map(str, objects), "-o", str(library)], check=True)
+    return _functions_of(library)
+
+
+def another_card(folder: Path) -> dict[str, Any]:
+    """The same functions on another card, which runs beside the first one."""
+    return _functions_of(Path(shutil.copy(folder / "emulated.so", folder / "another.so")))
+
+
+def _functions_of(library: Path) -> dict[str, Any]:
     handle = ctypes.CDLL(str(library))
     found = {}
     for name, types in FUNCTIONS.items():

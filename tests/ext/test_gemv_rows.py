@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,12 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from exlchat.ext import products
+from exlchat.ext import exchange, products
+from exlchat.ext.exchange import Exchange, ExchangeKernels, Peers, begin_anew, make_peers, silent_card
+from exlchat.ext.job import Job
 from exlchat.ext.layout import PackedMatrix, to_stored
 from exlchat.ext.products import MAX_ROWS, NormCopy, Normed, Products, Residual
 from tests.ext import reference
 from tests.ext.chain_cases import Functions
-from tests.ext.emulation import GEMV, emulated_library
+from tests.ext.emulation import GEMV, another_card, emulated_library
 from tests.ext.matrix_cases import GPTQ, RECIPES, packed, relative_error
 from tests.ext.row_cases import same
 
@@ -26,8 +30,13 @@ Make = Callable[..., Products]
 
 
 @pytest.fixture(scope="module")
-def functions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return emulated_library(tmp_path_factory.mktemp("emulated"), GEMV, ("-DEMULATED_DELAYS=3",))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("emulated")
+
+
+@pytest.fixture(scope="module")
+def functions(folder: Path) -> dict[str, Any]:
+    return emulated_library(folder, (*GEMV, "exchange"), ("-DEMULATED_DELAYS=3",))
 
 
 @pytest.fixture(params=[9, 8], ids=["two blocks share x", "each by itself"])
@@ -135,3 +144,137 @@ def test_norm_gate_and_residual(make: Make, rows: int) -> None:
     for row in range(rows):
         for whole, one in zip(found, mlp(hidden[row : row + 1]), strict=True):
             assert same(whole[row : row + 1], one)
+
+
+class Card(Products, ExchangeKernels):
+    """One of two that run beside each other."""
+
+    def __init__(self, functions: dict[str, Any], peers: Peers) -> None:
+        unused = dict.fromkeys(("exl_dequantize", "exl_embed", "exl_head"))
+        own = {name: lambda *given, call=call: _checked(call(*given)) for name, call in functions.items()}
+        library = Functions({**unused, **own}).library
+        Products.__init__(self, library)
+        ExchangeKernels.__init__(self, library)
+        self.peers = peers
+
+    def exchange(self, number: int) -> Exchange:
+        return Exchange(self.peers, number)
+
+
+@pytest.fixture(scope="module")
+def two_cards(folder: Path, functions: dict[str, Any]) -> list[dict[str, Any]]:
+    return [functions, another_card(folder)]
+
+
+@pytest.fixture
+def cards(
+    two_cards: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> list[Card]:
+    for module in (products, exchange):
+        monkeypatch.setattr(module, "check_on_gpu", lambda **_tensors: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=None))
+    card = SimpleNamespace(multi_processor_count=4)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: card)
+    for one in two_cards:
+        one["emulated_card"](LARGEST, 4, getattr(request, "param", 9))
+    peers = make_peers([torch.device("cpu")] * 2, 8 * 512, staged=False)
+    return [Card(one, its) for one, its in zip(two_cards, peers, strict=True)]
+
+
+def beside(*lists: list[Job]) -> None:
+    """Runs the operations of each card, one after the other."""
+    threads = [Thread(target=lambda jobs=jobs: [job.launch(dependent=True) for job in jobs]) for jobs in lists]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("cards", [9, 8], ids=["two blocks share x", "each by itself"], indirect=True)
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_what_is_added_is_a_sum_over_cards(cards: list[Card], rows: int) -> None:
+    matrices = [packed(features, 512, recipe, "cpu") for features, recipe in ((416, "8, 5, 4"), (352, "4"))]
+    of_next, weight = packed(512, 32, "4", "cpu"), (torch.randn(512) * 0.1 + 1).half()
+    hidden = torch.randn(rows, 512)
+    streams = [hidden.clone(), hidden.clone()]
+    wanted = hidden.double()
+    # Two exchanges a list, so that both places are used, and the second list goes on where the first one ended.
+    for _ in range(2):
+        lists: list[list[Job]] = []
+        inputs = [to_stored(torch.randn(rows, one.features).half(), one) for one in (*matrices, *matrices)]
+        for card, matrix, stream, *both in zip(cards, matrices, streams, inputs[:2], inputs[2:], strict=True):
+            jobs = []
+            for number, x in enumerate(both):
+                copy = NormCopy(torch.zeros(rows, of_next.stored), of_next.scatter, weight)
+                residual = Residual(stream, poisoned(rows, 32), (copy,), card.exchange(number))
+                jobs.append(card.add_product(matrix, x, residual))
+                assert jobs[-1].meets
+            lists.append([*jobs, card.count_exchanges(card.peers, 2)])
+        beside(*lists)
+        wanted += sum(reference.product([one], x) for one, x in zip([*matrices, *matrices], inputs, strict=True))
+        assert same(*streams)
+        assert relative_error(streams[0], wanted) < 1e-3
+    assert [int(card.peers.state[0]) for card in cards] == [4, 4]
+
+
+@pytest.mark.parametrize(("rows", "dtype"), [(1, torch.float32), (8, torch.float32), (11, torch.float16)])
+def test_sums_of_other_layers(cards: list[Card], rows: int, dtype: torch.dtype) -> None:
+    parts = [torch.randn(rows, 320).to(dtype) for _ in cards]
+    values = [part.clone() for part in parts]
+    beside(*([card.exchange_sums(own, card.exchange(0))] for card, own in zip(cards, values, strict=True)))
+    assert same(*values)
+    assert same(values[0], (parts[0].float() + parts[1].float()).to(dtype))
+
+
+@pytest.mark.parametrize("to", [[0], [1], [0, 1]])
+def test_parts_come_to_who_is_to_have_them(cards: list[Card], to: list[int]) -> None:
+    whole, ends = torch.randn(3, 320), (144, 320)
+    values = []
+    for card, (begin, end) in enumerate(zip((0, *ends), ends, strict=False)):
+        if card in to:
+            values.append(poisoned(3, 320))
+            values[-1][:, begin:end] = whole[:, begin:end]
+        else:
+            values.append(whole[:, begin:end].clone())
+    found = [
+        card.exchange_parts(own, card.exchange(0), ends=ends, to=to) for card, own in zip(cards, values, strict=True)
+    ]
+    beside(*([job] for job in found))
+    assert all(same(values[card], whole) for card in to)
+
+
+def test_tokens_of_the_last_card(cards: list[Card]) -> None:
+    """Of one the words, of the other the same ones behind it."""
+    fed = [torch.zeros(1, 24, dtype=torch.int32), torch.arange(24, dtype=torch.int32).view(1, 24)]
+    beside(
+        *(
+            [card.exchange_parts(own, card.exchange(0), ends=(0, 24), to=[0])]
+            for card, own in zip(cards, fed, strict=True)
+        )
+    )
+    assert same(*fed)
+
+
+def test_nobody_waits_for_long(cards: list[Card], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "PATIENCE", 0.05)
+    peers = make_peers([torch.device("cpu")] * 2, 512, staged=False)
+    alone = torch.randn(1, 512)
+    assert silent_card(peers) is None
+    # Once one has waited in vain, those behind it do not wait at all.
+    beside([cards[0].exchange_sums(alone, Exchange(peers[0], number)) for number in (0, 1)])
+    assert silent_card(peers) == 1
+    begin_anew(peers)
+    assert silent_card(peers) is None
+    values = [torch.ones(1, 512), torch.ones(1, 512)]
+    beside(*([card.exchange_sums(own, Exchange(its, 0))] for card, own, its in zip(cards, values, peers, strict=True)))
+    assert same(values[0], torch.full((1, 512), 2.0))
+    assert same(*values)
+
+
+def test_what_does_not_fit_is_refused(cards: list[Card]) -> None:
+    with pytest.raises(ValueError, match="9 rows of 512 words; cards exchange 4096 at once"):
+        cards[0].exchange_sums(torch.zeros(9, 512), cards[0].exchange(0))
+    with pytest.raises(ValueError, match="two are a word"):
+        cards[0].exchange_sums(torch.zeros(2, 31).half(), cards[0].exchange(0))
+    with pytest.raises(ValueError, match="it must hold the columns of its card"):
+        cards[0].exchange_parts(torch.zeros(1, 10), cards[0].exchange(0), ends=(20, 40), to=[1])

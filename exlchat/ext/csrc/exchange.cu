@@ -1,4 +1,6 @@
 // Exchanges that no product does at its end: sums of other layers, parts of the logits, tokens.
+#include <cuda_runtime.h>
+
 #include "launch.cuh"
 #include "peers.cuh"
 
