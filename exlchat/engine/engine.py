@@ -328,7 +328,9 @@ def load(
     operations = TorchOperations(dtype) if fused is None else KernelOperations(fused)
     loader = LayerLoader(checkpoint, target, dtype, kernels, head_bits=head_bits)
     coming.look()
-    transformer = load_weights(checkpoint, spec, loader, operations, report, context=plan.context, placed=placed)
+    transformer = load_weights(
+        checkpoint, spec, loader, operations, report, context=plan.context, placed=placed, kernels=kernels
+    )
     tokenizer = coming.get()
     stop_ids = tokenizer.stop_ids(checkpoint.config, spec.vocab_size)
     guesses = None if draft is None else _drafter(draft, tokenizer, checkpoint.path)

@@ -90,8 +90,9 @@ def load_weights(
     *,
     context: int,
     placed: Placed,
+    kernels: Kernels | None,
 ) -> Transformer:
-    """The decoder for sequences of at most `context` tokens, on its cards.
+    """The decoder for sequences of at most `context` tokens, on its cards; with `kernels` where they compute.
 
     It is read tensor by tensor, so that the machine never holds more than one of them besides the files.
 
@@ -131,9 +132,16 @@ def load_weights(
                 yield load_layer(spec, loader, index)
                 tick()
 
-        split, parts = placed.split, placed.parts
         transformer = parallel_transformer(
-            spec, ends, layers(), parts, split.devices, context=context, operations=operations, staged=split.staged
+            spec,
+            ends,
+            layers(),
+            placed.parts,
+            placed.split.devices,
+            context=context,
+            operations=operations,
+            staged=placed.split.staged,
+            kernels=kernels,
         )
         tick()
         return transformer

@@ -15,11 +15,12 @@ import torch
 
 from exlchat.engine.decode import prompts as prompts_module
 from exlchat.engine.decode.fit import why_no_prompts
-from exlchat.engine.decode.prompts import PromptGraphs, SumsOverCards
+from exlchat.engine.decode.prompts import PromptGraphs
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
-from exlchat.ext.exchange import Exchange, Peers, make_peers
+from exlchat.engine.parallel.sums import SumsOverCards
+from exlchat.ext.exchange import Exchange, Peers
 from tests.engine.decoding import logits_in_steps, open_transformer, relative_error
 from tests.engine.family_models import CASES, save_case
 from tests.engine.reference_kernels import ReferenceJob
@@ -176,7 +177,8 @@ def test_cards_that_compute_together_add_up_in_their_graphs(
     save_case(CASES[name], tmp_path)
     whole = open_transformer(tmp_path)
     split = over_cards_together(whole, 1.0, 1.0)
-    prompts = PromptGraphs(split, [SumsOverCards(kernels, one) for one in make_peers([CPU, CPU], 2**16, staged=False)])
+    split.sums = [SumsOverCards(kernels, sums.peers) for sums in split.sums]
+    prompts = PromptGraphs(split)
     for begin in range(4):  # through the transformer, captured, and what was captured
         ids = torch.tensor(IDS[begin : begin + 20])
         found = []

@@ -81,7 +81,10 @@ def over_cards_together(transformer: Transformer, *speeds: float) -> ParallelTra
     """The same with a part of every layer on each of several logical cards."""
     spec, operations = transformer.spec, transformer._operations
     split, devices = split_model(spec, speeds), (CPU,) * len(speeds)
-    return parallel_transformer(spec, transformer.ends, transformer.layers, split, devices, operations=operations)
+    kernels: Any = ReferenceKernels()
+    return parallel_transformer(
+        spec, transformer.ends, transformer.layers, split, devices, operations=operations, kernels=kernels
+    )
 
 
 @needs_shared

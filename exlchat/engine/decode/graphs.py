@@ -24,7 +24,7 @@ from exlchat.engine.decode.draws import DecodeRow, RowDraws
 from exlchat.engine.decode.kernels import AfterTheLast, TorchJob
 from exlchat.engine.decode.parts import Together
 from exlchat.engine.decode.plan import DecodePlan, Tables
-from exlchat.engine.decode.prompts import SIZES, PromptGraphs, SumsOverCards
+from exlchat.engine.decode.prompts import PromptGraphs
 from exlchat.engine.decode.wide_rows import WideRows
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
@@ -35,7 +35,7 @@ from exlchat.engine.parallel.transformer import ParallelTransformer
 from exlchat.engine.sampling import NotNumbersError
 from exlchat.engine.sampling.device import DeviceDraws, DrawKind
 from exlchat.ext.attention import best_splits
-from exlchat.ext.exchange import PATIENCE, Exchange, begin_anew, make_peers, silent_card
+from exlchat.ext.exchange import PATIENCE, Exchange, begin_anew, silent_card
 from exlchat.ext.ops import Kernels
 from exlchat.ext.products import MAX_ROWS
 from exlchat.ext.sampling import TokenRing, c_draw
@@ -90,7 +90,7 @@ class DecodeGraphs:
             self._plan = self._plans[-1]
             """Of the last card, where logits come out and the next tokens are drawn."""
             self._peers = [plan.together.peers for plan in self._plans if plan.together is not None]
-            self.prompts = PromptGraphs(transformer, [SumsOverCards(kernels, peers) for peers in self._peers])
+            self.prompts = PromptGraphs(transformer)
             self._drew = False
             """Whether the last step has told all cards what it drew."""
             dependent = launches_dependently(split.first) if dependent is None else dependent
@@ -435,15 +435,11 @@ def plans_of(
 def _plans_together(
     transformer: ParallelTransformer, cache: KVCache, kernels: Kernels, splits: Splits, rows: int
 ) -> list[DecodePlan]:
-    spec, split = transformer.spec, transformer.split
-    staged = not kernels.reach(split.devices) or split.staged
-    words = max(rows * max(spec.hidden_size, spec.vocab_size), SIZES[-1] * spec.hidden_size // 2)
-    peers = make_peers(split.devices, words, staged=staged)
     tables, ends = cache.tables.alike(rows), tuple(accumulate(rank.outputs for rank in transformer.ranks))
     plans = []
-    for rank, device, one in zip(transformer.ranks, split.devices, peers, strict=True):
+    for rank, device, sums in zip(transformer.ranks, transformer.split.devices, transformer.sums, strict=True):
         # Heads are fewer on each card, and so are spread over more blocks.
-        own, together = splits(rank.spec, device), Together(one, tables, ends)
+        own, together = splits(rank.spec, device), Together(sums.peers, tables, ends)
         plans.append(DecodePlan(rank, cache, kernels, splits=own, rows=rows, together=together))
     return plans
 

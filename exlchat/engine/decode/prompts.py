@@ -15,8 +15,6 @@ yet goes through the transformer: what loads a kernel must not wait for one that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
@@ -26,12 +24,11 @@ from torch import Tensor
 from exlchat.engine.cards.split import current
 from exlchat.engine.decode.captured import captured, refusals_named
 from exlchat.engine.decode.fit import why_no_prompts
-from exlchat.engine.decode.kernels import StepKernels
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.quantized_linear import MAX_ROWS, Launch
 from exlchat.engine.layers.transformer import Places, Stream, Transformer
+from exlchat.engine.parallel.sums import SumsOverCards
 from exlchat.engine.parallel.transformer import ParallelTransformer
-from exlchat.ext.exchange import Exchange, Peers
 
 # None above `quantized_linear.MEDIUM_ROWS`, where the card is busy for longer than the host. Up to `MAX_ROWS` tokens go
 # through the transformer, whose layers then take the kernels of the decode step.
@@ -44,10 +41,10 @@ class PromptGraphs:
     What a pass gives depends on nothing that an earlier one computed but the cache.
     """
 
-    def __init__(self, transformer: Transformer, sums: Sequence[SumsOverCards] = ()) -> None:
+    def __init__(self, transformer: Transformer) -> None:
         self._transformer = transformer
         self._suited = why_no_prompts(transformer) is None
-        self._sums = sums
+        self._sums = transformer.sums if isinstance(transformer, ParallelTransformer) else ()
         self._cards: list[_Card] = []
         self._seen: set[int] = set()
 
@@ -138,14 +135,6 @@ class PromptGraphs:
                 card.capture(size)
 
 
-@dataclass(frozen=True, slots=True)
-class SumsOverCards:
-    """Where each card has a part of every layer: how one of them adds up what a half of a layer gives."""
-
-    kernels: StepKernels
-    peers: Peers
-
-
 class _Card:
     """The layers of one card: what goes into their graphs and out of them, always at the same place.
 
@@ -215,7 +204,7 @@ class _Card:
             nonlocal exchanges
             assert stream.added is not None
             stream.added = stream.added.contiguous()
-            self._launch(sums.kernels.exchange_sums(stream.added, Exchange(sums.peers, exchanges)))
+            self._launch(sums.job(stream.added, exchanges))
             exchanges += 1
 
         self.transformer.mix(layer, stream, self.mixed[:size].flatten(1))
@@ -223,7 +212,7 @@ class _Card:
             add_up()
         self.transformer.feed(layer, stream)
         add_up()
-        self._launch(sums.kernels.count_exchanges(sums.peers, exchanges))
+        self._launch(sums.count(exchanges))
 
     def _launch(self, job: Launch) -> None:
         self._jobs.append(job)

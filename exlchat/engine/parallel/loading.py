@@ -15,7 +15,9 @@ from exlchat.engine.layers.quantized_linear import QuantizedLinear, Scratch
 from exlchat.engine.layers.transformer import DecoderLayer, Ends, Transformer
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.engine.parallel.cut import Split, cut_ends, cut_layer, cut_spec
+from exlchat.engine.parallel.sums import sums_over_cards
 from exlchat.engine.parallel.transformer import ParallelTransformer
+from exlchat.ext.exchange import ExchangeKernels
 
 _Part = TypeVar("_Part")
 
@@ -30,6 +32,7 @@ def parallel_transformer(
     context: int | None = None,
     operations: Operations | None = None,
     staged: bool = False,
+    kernels: ExchangeKernels | None = None,
 ) -> ParallelTransformer:
     """The whole over cards.
 
@@ -38,6 +41,7 @@ def parallel_transformer(
         devices: of the cards.
         context, operations: as of `Transformer`.
         staged: as of `LayerSplit`.
+        kernels: add up over cards.
     """
     scratches = [Scratch(device) for device in devices]
     places = list(zip(devices, scratches, strict=True))
@@ -53,7 +57,8 @@ def parallel_transformer(
         for card, (one, its_ends, its_layers) in enumerate(zip(specs, around, own, strict=True))
     ]
     ends_of_cards = (spec.num_layers,) * split.cards
-    return ParallelTransformer(spec, ranks, LayerSplit(devices, ends_of_cards, staged, kv_heads=split.kv_heads))
+    sums = [] if kernels is None else sums_over_cards(kernels, spec, devices, staged=staged)
+    return ParallelTransformer(spec, ranks, LayerSplit(devices, ends_of_cards, staged, kv_heads=split.kv_heads), sums)
 
 
 def _sent(part: _Part, device: torch.device, scratch: Scratch) -> _Part:

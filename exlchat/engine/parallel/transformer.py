@@ -15,6 +15,7 @@ from exlchat.engine.cards.split import LayerSplit, current
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Stream, Transformer
 from exlchat.engine.model.spec import ModelSpec
+from exlchat.engine.parallel.sums import SumsOverCards, add_up
 
 
 class ParallelTransformer(Transformer):
@@ -24,11 +25,18 @@ class ParallelTransformer(Transformer):
         spec: of the whole.
         ranks: the part of each card: all with the whole embedding, each with some columns of the head, in order.
         split: whose devices those are.
+        sums: of each card, by kernels; by copies from card to card unless given.
     """
 
-    def __init__(self, spec: ModelSpec, ranks: Sequence[Transformer], split: LayerSplit) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        ranks: Sequence[Transformer],
+        split: LayerSplit,
+        sums: Sequence[SumsOverCards] = (),
+    ) -> None:
         super().__init__(spec, ranks[0].ends, ranks[0].layers, split=split)
-        self.ranks = ranks
+        self.ranks, self.sums = ranks, sums
 
     @property
     def bytes(self) -> int:
@@ -79,7 +87,12 @@ class ParallelTransformer(Transformer):
             yield
 
     def _exchange(self, streams: Sequence[Stream]) -> None:
-        parts = [stream.added for stream in streams if stream.added is not None]
+        parts = [stream.added.contiguous() for stream in streams if stream.added is not None]
+        if self.sums and parts[0].dtype == torch.float16 and not self.split.staged:
+            add_up(self.sums, parts)
+            for stream, part in zip(streams, parts, strict=True):
+                stream.added = part
+            return
         for stream, device in zip(streams, self.split.devices, strict=True):
             with current(device):
                 first, *others = (self.split.moved(part, device) for part in parts)
