@@ -71,11 +71,13 @@ constexpr int LARGER = 11 * 1024;
 // How deep a ring the kernel of several rows gets, or 0 where there is no room: as deep as there is, but one slot less
 // where blocks of two kernels then fit a multiprocessor together, as for one row.
 static int depth_of(const ExlGemv &job, int sharing, const Card &card, int dependent) {
-    const auto bytes = [&](int depth) { return product_of(job, at_once(job.rows), depth, sharing).bytes; };
+    const auto product = [&](int depth) { return product_of(job, at_once(job.rows), depth, sharing); };
+    const auto bytes = [&](int depth) { return bytes_of(product(depth)); };
+    const auto fits = [&](int depth) { return product(depth).bytes <= card.room; };
     const int share = card.half() + (job.x_kind == EXL_X_NORM ? -LARGER : LARGER);
-    if (bytes(4) <= card.room && !(dependent && bytes(4) > share && bytes(3) <= share)) return 4;
-    if (bytes(3) <= card.room) return 3;
-    return bytes(2) <= card.room ? 2 : 0;
+    if (fits(4) && !(dependent && bytes(4) > share && bytes(3) <= share)) return 4;
+    if (fits(3)) return 3;
+    return fits(2) ? 2 : 0;
 }
 
 // Whether a multiprocessor must not have room for two blocks of this. Where the kernel before leaves a place only when it

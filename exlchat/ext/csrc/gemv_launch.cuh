@@ -42,6 +42,9 @@ inline Product product_of(const ExlGemv &job, int at_once, int depth, int sharin
     return p;
 }
 
+// What a ring's depth goes by: without what an exchange takes, for which there is room beside two blocks.
+inline int bytes_of(const Product &p) { return p.exchange ? p.exchange : p.bytes; }
+
 // How several rows are multiplied.
 struct Way {
     int depth, sharing;
@@ -100,8 +103,8 @@ template <int DEPTH> int launch_deepest(const ExlGemv &job, int dependent, cudaS
 template <int DEPTH> int launch_one(const ExlGemv &job, int dependent, cudaStream_t stream) {
     Card card;
     if (const cudaError_t error = ask_card(job, card)) return error;
-    const bool shorter = product_of(job, 1, DEPTH).bytes > card.of_sm / 64 * 29 &&
-                         product_of(job, 1, DEPTH - 1).bytes <= card.of_sm / 64 * 34;
+    const bool shorter = bytes_of(product_of(job, 1, DEPTH)) > card.of_sm / 64 * 29 &&
+                         bytes_of(product_of(job, 1, DEPTH - 1)) <= card.of_sm / 64 * 34;
     if (dependent && shorter) return launch_deepest<DEPTH - 1>(job, dependent, stream);
     return launch_deepest<DEPTH>(job, dependent, stream);
 }
