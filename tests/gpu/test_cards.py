@@ -127,6 +127,7 @@ def check_alike(engine: LocalEngine) -> None:
 
 
 @two_cards
+@pytest.mark.whole_card
 @pytest.mark.parametrize("staged", [False, True], ids=["peer memory", "the machine's memory"])
 @pytest.mark.parametrize("model", ["quantized", "llama"])
 @pytest.mark.parametrize("kv_cache", ["fp16", "q4"])
@@ -156,6 +157,7 @@ def wait_for(step: DecodeGraphs) -> None:
 
 
 @two_cards
+@pytest.mark.whole_card
 def test_a_card_that_does_not_come_is_one_line_and_the_next_answer_comes(quantized: Path) -> None:
     two = load(quantized, device="cuda", kv_cache="fp16", max_seq_len=512, cards=TOGETHER)
     wanted = answers(two)

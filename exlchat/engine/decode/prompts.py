@@ -25,6 +25,7 @@ from exlchat.engine.cards.split import current
 from exlchat.engine.decode.captured import captured, refusals_named
 from exlchat.engine.decode.fit import why_no_prompts
 from exlchat.engine.kv.sequence import KVSequence
+from exlchat.engine.kv.sizes import MOST_AT_ONCE
 from exlchat.engine.layers.quantized_linear import MAX_ROWS, Launch
 from exlchat.engine.layers.transformer import Places, Stream, Transformer
 from exlchat.engine.parallel.sums import SumsOverCards
@@ -33,6 +34,10 @@ from exlchat.engine.parallel.transformer import ParallelTransformer
 # None above `quantized_linear.MEDIUM_ROWS`, where the card is busy for longer than the host. Up to `MAX_ROWS` tokens go
 # through the transformer, whose layers then take the kernels of the decode step.
 SIZES = (16, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+# Several cards wait for the host that launches for all of them: of two H200 that compute an 8B together each worked
+# 28 ms on 2,048 tokens, and the host took 65 ms. Where layers lie on one card each, only a whole chunk is taken: so
+# the bits stay those of one card, whose products depend on how many rows there are.
+_LARGE = (512, 1024, MOST_AT_ONCE)
 
 
 class PromptGraphs:
@@ -45,6 +50,7 @@ class PromptGraphs:
         self._transformer = transformer
         self._suited = why_no_prompts(transformer) is None
         self._sums = transformer.sums if isinstance(transformer, ParallelTransformer) else ()
+        self._most = SIZES[-1] if len(transformer.split.devices) == 1 else _LARGE[-1]
         self._cards: list[_Card] = []
         self._seen: set[int] = set()
 
@@ -62,8 +68,7 @@ class PromptGraphs:
             torch.OutOfMemoryError: no memory for it.
         """
         tokens = len(ids)
-        captured = self._suited and tokens > MAX_ROWS
-        size = next((size for size in SIZES if size >= tokens), None) if captured else None
+        size = self._size(tokens)
         if size is None or (self._sums and size not in self._seen):
             self._seen.update([] if size is None else [size])
             return self._transformer.features(ids, cache, start=start, last_only=last_only)
@@ -83,11 +88,18 @@ class PromptGraphs:
         """As `Transformer.forward`: float32 `[1, vocab]` behind the last token."""
         return self._transformer.logits(self.features(ids, cache, start=start, last_only=True))
 
+    def _size(self, tokens: int) -> int | None:
+        if not self._suited or tokens <= MAX_ROWS:
+            return None
+        large = () if self._most == SIZES[-1] else _LARGE if self._sums else _LARGE[-1:] * (tokens == _LARGE[-1])
+        return next((size for size in (*SIZES, *large) if size >= tokens), None)
+
     def _open_cards(self) -> list[_Card]:
         transformer = self._transformer
         if isinstance(transformer, ParallelTransformer):
-            return [_Card(rank, 0, sums) for rank, sums in zip(transformer.ranks, self._sums, strict=True)]
-        return [_Card(transformer, card) for card in range(len(transformer.split.devices))]
+            ranks = zip(transformer.ranks, self._sums, strict=True)
+            return [_Card(rank, 0, self._most, sums) for rank, sums in ranks]
+        return [_Card(transformer, card, self._most) for card in range(len(transformer.split.devices))]
 
     def _fill(self, ids: Tensor, start: int, size: int) -> None:
         tokens = len(ids)
@@ -130,6 +142,9 @@ class PromptGraphs:
                         card.attend(behind, cache, start, tokens)
 
     def _capture(self, size: int) -> None:
+        if size > SIZES[-1]:
+            # What the same has taken without a graph, which cannot be given back while one is captured.
+            torch.cuda.empty_cache()
         for card in self._cards:
             with current(card.device), refusals_named("short prompts"):
                 card.capture(size)
@@ -140,11 +155,12 @@ class _Card:
 
     Args:
         number: of the card.
+        most: tokens.
         sums: over the cards, where this has a part of every layer.
     """
 
-    def __init__(self, transformer: Transformer, number: int, sums: SumsOverCards | None = None) -> None:
-        spec, most, dtype = transformer.spec, SIZES[-1], transformer.dtype
+    def __init__(self, transformer: Transformer, number: int, most: int, sums: SumsOverCards | None = None) -> None:
+        spec, dtype = transformer.spec, transformer.dtype
         self.device = device = transformer.split.devices[number]
         self.transformer, self._number, self._sums = transformer, number, sums
         self._jobs: list[Launch] = []
@@ -204,8 +220,9 @@ class _Card:
             nonlocal exchanges
             assert stream.added is not None
             stream.added = stream.added.contiguous()
-            self._launch(sums.job(stream.added, exchanges))
-            exchanges += 1
+            jobs = sums.jobs(stream.added, exchanges)
+            exchanges += len(jobs)
+            self._launch(*jobs)
 
         self.transformer.mix(layer, stream, self.mixed[:size].flatten(1))
         if not self.transformer.spec.parallel:
@@ -214,9 +231,10 @@ class _Card:
         add_up()
         self._launch(sums.count(exchanges))
 
-    def _launch(self, job: Launch) -> None:
-        self._jobs.append(job)
-        job.launch(dependent=False)
+    def _launch(self, *jobs: Launch) -> None:
+        self._jobs += jobs
+        for job in jobs:
+            job.launch(dependent=False)
 
     def attend(self, layer: int, cache: KVSequence, start: int, tokens: int) -> None:
         """What a graph behind it reads of what the one before it has left."""

@@ -14,7 +14,7 @@ from exlchat.engine.model.spec import ModelSpec
 from exlchat.ext.exchange import Exchange, ExchangeKernels, Peers, make_peers
 from exlchat.ext.products import MAX_ROWS
 
-# Of a prompt: as many as one of its graphs takes, and a chunk of a long one in parts.
+# That go through one exchange; more go through several.
 _MOST_TOKENS = 256
 
 
@@ -25,9 +25,13 @@ class SumsOverCards:
     kernels: ExchangeKernels
     peers: Peers
 
-    def job(self, values: Tensor, number: int) -> Launch:
-        """`values` become their sums over all cards: see `ExchangeKernels.exchange_sums`."""
-        return self.kernels.exchange_sums(values, Exchange(self.peers, number))
+    def jobs(self, values: Tensor, first: int) -> list[Launch]:
+        """`values`, float16 `[tokens, columns]`, become sums over all cards, by exchanges numbered from `first`."""
+        each = max(self.peers.words * 2 // values.shape[1], 1)
+        return [
+            self.kernels.exchange_sums(part, Exchange(self.peers, number))
+            for number, part in enumerate(torch.split(values, each), first)
+        ]
 
     def count(self, exchanges: int) -> Launch:
         return self.kernels.count_exchanges(self.peers, exchanges)
@@ -50,11 +54,10 @@ def sums_over_cards(
 def add_up(sums: Sequence[SumsOverCards], values: Sequence[Tensor]) -> None:
     """`values`, float16 `[tokens, columns]` of each card, become their sums; however many they are.
 
-    Those that meet are launched one behind the other: whatever the host waits for afterwards, they come to an end.
+    Nothing is launched between those that meet: whatever the host waits for afterwards, they come to an end.
     """
-    each = max(sums[0].peers.words * 2 // values[0].shape[1], 1)
-    for first in range(0, len(values[0]), each):
-        for one, own in zip(sums, values, strict=True):
-            with current(own.device):
-                one.job(own[first : first + each], 0).launch(dependent=False)
-                one.count(1).launch(dependent=False)
+    for one, own in zip(sums, values, strict=True):
+        with current(own.device):
+            jobs = one.jobs(own, 0)
+            for job in (*jobs, one.count(len(jobs))):
+                job.launch(dependent=False)
