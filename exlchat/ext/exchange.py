@@ -112,6 +112,7 @@ class ExchangeKernels:
         self._exchange_sums = library.function("exl_exchange_sums")
         self._exchange_parts = library.function("exl_exchange_parts")
         self._count_exchanges = library.function("exl_count_exchanges")
+        self._send = library.function("exl_send")
         self._reach = library.function("exl_reach")
 
     def exchange_sums(self, values: Tensor, exchange: Exchange) -> Job:
@@ -158,6 +159,26 @@ class ExchangeKernels:
         return Job(
             self._count_exchanges, c.CCount(peers=peers.table.data_ptr(), count=count), (peers.table, peers.state)
         )
+
+    def send(self, parts: Sequence[tuple[Tensor, Tensor]]) -> Job:
+        """Copies tensors of this card to others that it reaches, at most 8 of whole 4 bytes.
+
+        Raises:
+            ValueError: as `exchange_sums`.
+        """
+        if not 1 <= len(parts) <= c.MAX_SENT:
+            raise ValueError(f"{len(parts)} tensors; {c.MAX_SENT} are sent at once")
+        job = c.CSend(count=len(parts))
+        for index, (source, target) in enumerate(parts):
+            check("target", target, source.dtype, tuple(source.shape))
+            check("source", source, source.dtype, tuple(source.shape))
+            if source.nbytes % 4 or not source.nbytes:
+                raise ValueError(f"source has {source.nbytes} bytes; they must be whole words of 4")
+            job.source[index], job.target[index] = source.data_ptr(), target.data_ptr()
+            job.words[index] = source.nbytes // 4
+        check_on_gpu(source=parts[0][0])
+        check_together(*(source for source, _ in parts))
+        return Job(self._send, job, tuple(tensor for part in parts for tensor in part))
 
     def reach(self, devices: Sequence[torch.device]) -> bool:
         """Lets kernels of each card write to the memory of the others; whether they can."""

@@ -56,7 +56,7 @@ ROW_PLAIN, ROW_ADJUSTED, ROW_CHAIN, ROW_NONE = _values("ROW_PLAIN ROW_ADJUSTED R
 MAX_EXPERTS, MAX_CHOSEN, MAX_SLOTS = _values("MAX_EXPERTS MAX_CHOSEN MAX_SLOTS")
 (MAX_DENSE_INPUTS,) = _values("MAX_DENSE_INPUTS")
 (MOST_ROUNDED_ROWS,) = _values("MOST_ROUNDED_ROWS")
-(MAX_CARDS,) = _values("MAX_CARDS")
+MAX_CARDS, MAX_SENT = _values("MAX_CARDS MAX_SENT")
 HEAD_INPUTS = 32
 CHAIN_SCRATCH_BYTES_A_TOKEN = 24
 
@@ -189,6 +189,10 @@ class CExchange(Structure):
 
 class CCount(Structure):
     _fields_ = _fields("ExlCount")
+
+
+class CSend(Structure):
+    _fields_ = _fields("ExlSend")
 
 
 class CHandOn(Structure):

@@ -156,6 +156,13 @@ class ReferenceKernels:
 
         return ReferenceJob(work)
 
+    def send(self, parts: Sequence[tuple[Tensor, Tensor]]) -> ReferenceJob:
+        def work() -> None:
+            for source, target in parts:
+                target.copy_(source)
+
+        return ReferenceJob(work)
+
     def reach(self, devices: Sequence[torch.device]) -> bool:
         return all(device.type == "cpu" for device in devices)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,7 +134,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         for job in jobs:
             job.launch(dependent=False)
 
-    nothing = SimpleNamespace(synchronize=lambda: None, record=lambda: None)
+    nothing = SimpleNamespace(synchronize=lambda: None, record=lambda: None, wait=lambda: None)
     for name, value in {
         "Event": lambda: nothing,
         "current_stream": lambda _device: None,
@@ -160,12 +161,16 @@ def on_one_card(tmp_path_factory: pytest.TempPathFactory) -> Transformer:
 
 @pytest.fixture(
     scope="module",
-    params=[(2,), (1, 1), (0, 2, 0), "together"],
-    ids=["one card", "two cards", "ends on their own", "together"],
+    params=[(2,), (1, 1), (0, 2, 0), "staged", "together"],
+    ids=["one card", "two cards", "ends on their own", "cards that do not reach each other", "together"],
 )
 def transformer(on_one_card: Transformer, request: pytest.FixtureRequest) -> Transformer:
     if request.param == "together":
         return over_cards_together(on_one_card, 1.0, 1.0)
+    if request.param == "staged":
+        apart = over_cards(on_one_card, 1, 1)
+        apart.split = replace(apart.split, staged=True)
+        return apart
     return over_cards(on_one_card, *request.param)
 
 

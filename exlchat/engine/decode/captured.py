@@ -37,6 +37,8 @@ class CapturedSteps(Generic[_Key]):
     ) -> None:
         self._plans, self._made, self._dependent = plans, made, dependent
         # Torch's own stream for captures is of the card that was the first to need one.
+        self._ends = [torch.cuda.Event() for _ in plans] if plans[0].direct else []  # type: ignore[no-untyped-call]
+        """Of what each card did last, where kernels send to the next card and to the first one."""
         self._asides = [torch.cuda.Stream(plan.device) for plan in plans]  # type: ignore[no-untyped-call]
         self._jobs: dict[_Key, list[list[Launch]]] = {}
         """They keep alive what the graphs point to."""
@@ -62,11 +64,15 @@ class CapturedSteps(Generic[_Key]):
             return
         for number, (plan, jobs) in enumerate(zip(self._plans, self.jobs(key), strict=True)):
             with current(plan.device):
+                if self._ends:
+                    self._ends[number - 1].wait()
                 graph = None if graphs is None else graphs[number]
                 if graphs is None:
                     launch_all(jobs, dependent=False)
                 elif graph is not None:
                     graph.replay()
+                if self._ends:
+                    self._ends[number].record()
             if rows and plan.together is None and number + 1 < len(self._plans):
                 plan.send(rows)
 

@@ -346,10 +346,11 @@ class DecodeGraphs:
     def _launch(self, key: _Key) -> None:
         """Enqueues what a graph does; the first time one by one, as its kernels may have to be loaded."""
         self.wide.rest()
-        drew, self._drew = self._drew, bool(self._peers) and key.draw not in ((), "best")
+        tells = bool(self._peers) or self._plan.direct
+        drew, self._drew = self._drew, tells and key.draw not in ((), "best")
         if key.rows:
             self._show()
-            # Those that compute together have been told what the last one has drawn.
+            # Unless they have been told what the last one has drawn.
             for plan in self._plans[:-1] if not drew else ():
                 self._split.carry(self._plan.fed, plan.fed)
         self._captured.launch(key, key.rows)
@@ -370,6 +371,8 @@ class DecodeGraphs:
         own = [self._given] if from_elsewhere and self._given is not None else self._draws
         kinds = zip(own, key.draw, strict=False)
         draws = [job for draw, kind in kinds for job in draw.jobs(self._kernels, kind)]
+        if self._plan.direct and not from_elsewhere:
+            draws.append(self._kernels.send([(self._plan.fed, plan.fed) for plan in self._plans[:-1]]))
         if from_elsewhere or not self._peers:
             return [*before, [*jobs, *draws]]
         told = self._counted([*([] for _ in before), draws], self._tell_drawn())
@@ -425,10 +428,13 @@ def plans_of(
     """Of each card, in order; arguments as of `DecodePlan`."""
     if isinstance(transformer, ParallelTransformer):
         return _plans_together(transformer, cache, kernels, splits, rows)
-    each = splits(transformer.spec, transformer.split.first)
-    plans = [DecodePlan(transformer, cache, kernels, splits=each, rows=rows)]
+    split = transformer.split
+    each, direct = splits(transformer.spec, split.first), len(split.devices) > 1 and not split.staged
+    direct = direct and kernels.reach(split.devices)
+    plans = [DecodePlan(transformer, cache, kernels, splits=each, rows=rows, direct=direct)]
     while (behind := plans[0]).card:
-        plans.insert(0, DecodePlan(transformer, cache, kernels, splits=each, rows=rows, behind=behind))
+        before = DecodePlan(transformer, cache, kernels, splits=each, rows=rows, behind=behind, direct=direct)
+        plans.insert(0, before)
     return plans
 
 

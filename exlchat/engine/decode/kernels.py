@@ -108,6 +108,8 @@ class StepKernels(Protocol):
 
     def count_exchanges(self, peers: Peers, count: int) -> Launch: ...
 
+    def send(self, parts: Sequence[tuple[Tensor, Tensor]]) -> Launch: ...
+
 
 class ModelKernels(StepKernels, MatrixKernels, Protocol):
     pass

@@ -52,6 +52,7 @@ class DecodePlan:
         rows: the most tokens of a step, 1 to 8. What each comes to, to the last bit, is what it would alone.
         behind: of the next card, where layers lie on one each; this is the one before it. The last card's unless given.
         together: this card has a part of every layer.
+        direct: what is left for the next card goes there at the end of the operations, as kernels reach its memory.
 
     Raises:
         ValueError: another number of rows.
@@ -68,6 +69,7 @@ class DecodePlan:
         rows: int = 1,
         behind: DecodePlan | None = None,
         together: Together | None = None,
+        direct: bool = False,
     ) -> None:
         if not 1 <= rows <= MAX_ROWS:
             raise ValueError(f"{rows} rows; a step takes 1 to {MAX_ROWS}")
@@ -80,7 +82,7 @@ class DecodePlan:
         """int64 `[rows]`: the tokens that the step feeds; the first card reads them."""
         self.position = self.fed[2 * rows :]
         """int32 `[rows]`: how many tokens are before each."""
-        self.together = together
+        self.together, self.direct = together, direct
         self.tables: PageTables = self._tables_of(behind, together) or cache.tables.alike(rows)
         """int32 `[rows, pages]`: show the sequences that the next step is about, one, or one a token."""
         outputs = 0
@@ -124,8 +126,8 @@ class DecodePlan:
 
     @torch.inference_mode()
     def send(self, rows: int) -> None:
-        """Has the next card get what this one's operations have left for it. Enqueued on both."""
-        for source, target in self._sent:
+        """Has the next card get what this one's operations have left for it, unless they sent it. Enqueued on both."""
+        for source, target in () if self.direct else self._sent:
             self._transformer.split.carry(source[:rows], target[:rows])
 
     def _left_for_next(self) -> FirstReaders:
@@ -194,7 +196,10 @@ class _Walk:
     def _leave(self, join: Join) -> list[Launch]:
         """Joins the last half of this card, and norms for the first readers of the next."""
         left, rows = self._plan._left_for_next(), self._rows
-        return join(left.norm, [reader.first_rows(rows) for reader in left.readers])
+        jobs = join(left.norm, [reader.first_rows(rows) for reader in left.readers])
+        if self._plan.direct:
+            jobs.append(self._kernels.send([(source[:rows], target[:rows]) for source, target in self._plan._sent]))
+        return jobs
 
     # Joins.
 

@@ -62,6 +62,17 @@ __global__ void count_exchanges(const ExlPeers *peers, int count) {
     if (threadIdx.x == 0) peers->state[0] += count;
 }
 
+constexpr int SEND_BLOCKS = 8;  // of each part
+
+__global__ void __launch_bounds__(EXCHANGE_THREADS) send_words(const __grid_constant__ ExlSend job) {
+    let_next_start();
+    wait_for_previous();
+    const uint32_t *from = static_cast<const uint32_t *>(job.source[blockIdx.y]);
+    uint32_t *to = static_cast<uint32_t *>(job.target[blockIdx.y]);
+    for (int at = blockIdx.x * EXCHANGE_THREADS + threadIdx.x; at < job.words[blockIdx.y]; at += SEND_BLOCKS * EXCHANGE_THREADS)
+        to[at] = produced(from + at);
+}
+
 static bool exchange_ok(const ExlExchange &job) {
     return job.peers && job.values && job.number >= 0 && job.rows >= 1 && job.columns >= 1 &&
            (int64_t)job.rows * job.columns < (1 << 30);
@@ -89,6 +100,14 @@ extern "C" int exl_exchange_parts(const ExlExchange *job, int dependent, void *s
 extern "C" int exl_count_exchanges(const ExlCount *job, int dependent, void *stream) {
     if (!job || !job->peers || job->count < 0) return EXL_BAD_ARGUMENT;
     return exl::launch(exl::count_exchanges, 1, 32, 0, dependent, static_cast<cudaStream_t>(stream), job->peers, job->count);
+}
+
+extern "C" int exl_send(const ExlSend *job, int dependent, void *stream) {
+    if (!job || job->count < 1 || job->count > EXL_MAX_SENT) return EXL_BAD_ARGUMENT;
+    for (int i = 0; i < job->count; i++)
+        if (!job->source[i] || !job->target[i] || job->words[i] < 1) return EXL_BAD_ARGUMENT;
+    return exl::launch(exl::send_words, dim3(exl::SEND_BLOCKS, job->count), exl::EXCHANGE_THREADS, 0, dependent,
+                       static_cast<cudaStream_t>(stream), *job);
 }
 
 // Asking for a kernel's attributes loads its code, which must not wait for one that waits for another card.

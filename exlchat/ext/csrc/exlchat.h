@@ -529,6 +529,18 @@ typedef struct {
 
 int exl_count_exchanges(const ExlCount *job, int dependent, void *stream);
 
+#define EXL_MAX_SENT 8
+
+/* Copies of words to where another card has them: those of the next card, or of the first one; a whole multiple of 4 bytes. */
+typedef struct {
+    const void *source[EXL_MAX_SENT];
+    void *target[EXL_MAX_SENT];
+    int32_t words[EXL_MAX_SENT];
+    int32_t count;
+} ExlSend;
+
+int exl_send(const ExlSend *job, int dependent, void *stream);
+
 /* Lets kernels of a device write to memory of another; EXL_NO_PEER where it cannot. Loads the code of exchanges there. */
 int exl_reach(int device, int peer);
 
