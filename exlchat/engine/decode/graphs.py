@@ -210,11 +210,11 @@ class DecodeGraphs:
         return not all(ended)
 
     def _check_peers(self) -> None:
-        """Raises `RuntimeError` when one card has waited for another in vain."""
+        """Raises what a failed card does when one has waited for another in vain."""
         silent = silent_card(self._peers)
         if silent is not None:
             begin_anew(self._peers)
-            raise RuntimeError(f"{self._split.devices[silent]} did not answer for {PATIENCE:.0f} s")
+            raise torch.AcceleratorError(f"{self._split.devices[silent]} did not answer for {PATIENCE:.0f} s")
 
     # Several sequences that feed themselves.
 

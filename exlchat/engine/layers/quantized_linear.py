@@ -71,10 +71,9 @@ class Scratch:
         """float16 `[features, columns]`; what was taken before is overwritten."""
         size = features * columns
         if self._buffer.numel() < size:
-            # The old one is given back before the new one is asked for.
-            device = self._buffer.device
-            self._buffer = torch.empty(0, dtype=torch.float16, device=device)
-            self._buffer = torch.empty(size, dtype=torch.float16, device=device)
+            # All that is ever taken at once: captured prompts write where it is.
+            most = max(size, self._limit)
+            self._buffer = torch.empty(most, dtype=torch.float16, device=self._buffer.device)
         return self._buffer[:size].view(features, columns)
 
 
