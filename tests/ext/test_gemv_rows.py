@@ -255,6 +255,15 @@ def test_tokens_of_the_last_card(cards: list[Card]) -> None:
     assert same(*fed)
 
 
+def test_what_is_sent_from_card_to_card(cards: list[Card]) -> None:
+    sources = [torch.randn(3, 4100), torch.randn(3, 512).half(), torch.arange(24, dtype=torch.int32)]
+    targets = [poisoned(3, 4100), torch.zeros(3, 512).half(), torch.zeros(24, dtype=torch.int32)]
+    beside([cards[0].send(list(zip(sources, targets, strict=True)))])
+    assert all(map(same, targets, sources))
+    with pytest.raises(ValueError, match="source has 6 bytes; they must be whole words of 4"):
+        cards[0].send([(torch.zeros(3).half(), torch.zeros(3).half())])
+
+
 def test_nobody_waits_for_long(cards: list[Card], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "PATIENCE", 0.05)
     peers = make_peers([torch.device("cpu")] * 2, 512, staged=False)

@@ -198,7 +198,8 @@ class Loader:
     @property
     def _name(self) -> str:
         cards = self.settings.cards
-        return "cuda" if cards.cards or cards.tensor_parallel > 1 else str(self.device)
+        many = cards.cards or (cards.tensor_parallel > 1 and self.device.type == "cuda")
+        return "cuda" if many else str(self.device)
 
     def load(self, kv_cache: str, context: int, cache_tokens: int) -> tuple[LocalEngine, float, bool]:
         """An engine, no larger than what is measured, the seconds that took, and whether its weights were made.
