@@ -286,7 +286,7 @@ def test_a_card_that_was_waited_for_in_vain_has_failed_and_the_next_step_is_as_e
     owner, (sequence, *_) = opened(over_cards_together(on_one_card, 1.0, 1.0), 1)
     wanted = owner.greedy(sequence, [7, 8], len(sequence))
     owner._peers[0].trouble.fill_(2)
-    with pytest.raises(torch.AcceleratorError, match="^cpu did not answer for 2 s$"):
+    with pytest.raises(torch.AcceleratorError, match=r"^cpu did not answer for 2 s$"):
         owner.greedy(sequence, [7, 8], len(sequence))
     assert owner.greedy(sequence, [7, 8], len(sequence)) == wanted
 

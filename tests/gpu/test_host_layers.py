@@ -94,7 +94,8 @@ def test_a_card_that_is_too_small_reads_some_layers_there(path: Path, monkeypatc
     shortest, cache = (sum(bytes_of_layers(spec, KINDS["fp16"], CachePlan(size, size))) for size in (256, 512))
     room = weights.all + shortest - 1  # with a byte more it would all be on the card, with a shorter context
     monkeypatch.setattr(card_choice, "usable_memory", lambda card: 2**30 if card.type == "cpu" else room)
-    two = load(path, device="cuda", max_seq_len=512)
+    # Of two cards the second one would take them.
+    two = load(path, device="cuda:0", max_seq_len=512)
     # The first one that moves makes room for its own copy only.
     assert two.memory_report().host_layers == 1 + math.ceil((cache - shortest + 1) / weights.movable[0])
     assert answers(two, 400) == wanted
