@@ -31,7 +31,7 @@ from benchmarks.kernels import exl2, widened
 from benchmarks.timing import copy_bandwidth, graph_seconds
 from exlchat.engine.cards.split import LayerSplit
 from exlchat.engine.decode.fit import why_not
-from exlchat.engine.decode.graphs import splits_of
+from exlchat.engine.decode.over_cards import splits_of
 from exlchat.engine.decode.plan import DecodePlan
 from exlchat.engine.formats.exl2_writer import Section
 from exlchat.engine.kv.cache import KVCache

@@ -22,7 +22,8 @@ from exlchat.engine.bench.mixes import parse_mix
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.bench.shapes import named_shape
 from exlchat.engine.decode.captured import launch_all
-from exlchat.engine.decode.graphs import DecodeGraphs, splits_of
+from exlchat.engine.decode.graphs import DecodeGraphs
+from exlchat.engine.decode.over_cards import splits_of
 from exlchat.engine.decode.plan import DecodePlan
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv.cache import KVCache

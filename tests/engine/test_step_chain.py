@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from exlchat.engine.cards.split import LayerSplit
 from exlchat.engine.decode.captured import by_turns
 from exlchat.engine.decode.fit import why_not, why_not_fused
-from exlchat.engine.decode.graphs import plans_of
+from exlchat.engine.decode.over_cards import plans_of
 from exlchat.engine.formats import exl2_writer, gptq_writer
 from exlchat.engine.formats.exl2_writer import Section
 from exlchat.engine.formats.gptq_writer import GptqRecipe

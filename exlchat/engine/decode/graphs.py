@@ -11,8 +11,7 @@ several answers can be made together, each as it would be alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -22,7 +21,7 @@ from exlchat.engine.cards.split import current
 from exlchat.engine.decode.captured import NO_MEMORY, CapturedSteps, launch_all, launches_dependently
 from exlchat.engine.decode.draws import DecodeRow, RowDraws
 from exlchat.engine.decode.kernels import AfterTheLast, TorchJob
-from exlchat.engine.decode.parts import Together
+from exlchat.engine.decode.over_cards import plans_of, splits_of
 from exlchat.engine.decode.plan import DecodePlan, Tables
 from exlchat.engine.decode.prompts import PromptGraphs
 from exlchat.engine.decode.wide_rows import WideRows
@@ -30,11 +29,8 @@ from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.quantized_linear import Launch
 from exlchat.engine.layers.transformer import Transformer
-from exlchat.engine.model.spec import ModelSpec
-from exlchat.engine.parallel.transformer import ParallelTransformer
 from exlchat.engine.sampling import NotNumbersError
 from exlchat.engine.sampling.device import DeviceDraws, DrawKind
-from exlchat.ext.attention import best_splits
 from exlchat.ext.exchange import PATIENCE, Exchange, begin_anew, silent_card
 from exlchat.ext.ops import Kernels
 from exlchat.ext.products import MAX_ROWS
@@ -416,42 +412,3 @@ class DecodeGraphs:
             self._best[:rows].copy_(places.masked_fill(~values.isfinite(), _NO_TOKEN), non_blocking=True)
 
         return TorchJob(tell)
-
-
-Splits = Callable[[ModelSpec, torch.device], int]
-"""Blocks over which the attention of a head is spread on a card."""
-
-
-def plans_of(
-    transformer: Transformer, cache: KVCache, kernels: Kernels, splits: Splits, *, rows: int = MAX_ROWS
-) -> list[DecodePlan]:
-    """Of each card, in order; arguments as of `DecodePlan`."""
-    if isinstance(transformer, ParallelTransformer):
-        return _plans_together(transformer, cache, kernels, splits, rows)
-    split = transformer.split
-    each, direct = splits(transformer.spec, split.first), len(split.devices) > 1 and not split.staged
-    direct = direct and kernels.reach(split.devices)
-    plans = [DecodePlan(transformer, cache, kernels, splits=each, rows=rows, direct=direct)]
-    while (behind := plans[0]).card:
-        before = DecodePlan(transformer, cache, kernels, splits=each, rows=rows, behind=behind, direct=direct)
-        plans.insert(0, before)
-    return plans
-
-
-def _plans_together(
-    transformer: ParallelTransformer, cache: KVCache, kernels: Kernels, splits: Splits, rows: int
-) -> list[DecodePlan]:
-    tables, ends = cache.tables.alike(rows), tuple(accumulate(rank.outputs for rank in transformer.ranks))
-    plans = []
-    for rank, device, sums in zip(transformer.ranks, transformer.split.devices, transformer.sums, strict=True):
-        # Heads are fewer on each card, and so are spread over more blocks.
-        own, together = splits(rank.spec, device), Together(sums.peers, tables, ends)
-        plans.append(DecodePlan(rank, cache, kernels, splits=own, rows=rows, together=together))
-    return plans
-
-
-def splits_of(spec: ModelSpec, device: torch.device) -> int:
-    """Blocks over which a step spreads the attention of a head: all steps of a model the same, as sums depend on it."""
-    return best_splits(
-        spec.num_heads, spec.num_kv_heads, torch.cuda.get_device_properties(device).multi_processor_count
-    )
