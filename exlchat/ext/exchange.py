@@ -94,7 +94,9 @@ def _memory(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, *,
 
 def silent_card(peers: Sequence[Peers]) -> int | None:
     """Which card others have waited for in vain."""
-    return next((int(one.trouble[0]) - 1 for one in peers if one.trouble[0]), None)
+    # Asked of every token: by numpy it takes half a microsecond.
+    found = (int(one.trouble.numpy()[0]) for one in peers)
+    return next((card - 1 for card in found if card), None)
 
 
 def begin_anew(peers: Sequence[Peers]) -> None:

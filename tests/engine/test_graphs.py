@@ -26,9 +26,11 @@ from exlchat.engine.layers.quantized_linear import Launch
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.sampling import NotNumbersError
 from exlchat.engine.sampling.device import DeviceDraws
+from exlchat.engine.schedule.token_sources import wait_for
 from exlchat.ext.functions import CDraw
 from exlchat.ext.many_draws import DrawnRow, RowKind
 from exlchat.ext.sampling import DRAWN, SamplerState
+from exlchat.llm.info import ModelError
 from tests.engine.decoding import relative_error
 from tests.engine.reference_kernels import ReferenceJob, ReferenceKernels
 from tests.engine.test_quantized_linear import open_quantized
@@ -289,6 +291,22 @@ def test_a_card_that_was_waited_for_in_vain_has_failed_and_the_next_step_is_as_e
     with pytest.raises(torch.AcceleratorError, match=r"^cpu did not answer for 2 s$"):
         owner.greedy(sequence, [7, 8], len(sequence))
     assert owner.greedy(sequence, [7, 8], len(sequence)) == wanted
+
+
+@pytest.mark.usefixtures("decoded_once", "on_cpu")
+@torch.inference_mode()
+def test_a_token_that_was_drawn_of_nothing_is_not_told(
+    on_one_card: Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, (sequence, *_) = opened(over_cards_together(on_one_card, 1.0, 1.0), 1)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: SimpleNamespace(query=lambda: True))
+    owner.begin(sequence, [*sequence.ids, 7], BEST)
+    owner.launch()
+    assert wait_for(owner, 1)[1] == DRAWN
+    owner.launch()
+    owner._peers[1].trouble.fill_(1)
+    with pytest.raises(ModelError, match=r"^the GPU failed in a decode step \(cpu did not answer for 2 s\); start "):
+        wait_for(owner, 2)
 
 
 @pytest.fixture

@@ -189,21 +189,53 @@ def test_cards_that_compute_together_add_up_in_their_graphs(
     assert kernels.counted == [1 if name == "cohere" else 2] * 2
 
 
+def few_layers_of_many_tokens(path: Path) -> Transformer:
+    save_random_llama(path, max_position_embeddings=4096)
+    return open_transformer(path)
+
+
+def asked(prompts: PromptGraphs, transformer: Transformer, tokens: int) -> None:
+    sequence = KVSequence(KVCache(transformer.spec, "fp32", transformer.dtype, CPU, 4096, split=transformer.split))
+    sequence.reserve(tokens)
+    prompts.features(torch.zeros(tokens, dtype=torch.int64), sequence, start=0)
+
+
 @torch.inference_mode()
-def test_whole_chunks_of_layers_on_several_cards_are_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_chunks_over_several_cards_are_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each has some layers, chunks of 2,048 tokens alone: products of another number of rows have other bits."""
     seen: list[int] = []
-    monkeypatch.setattr(PromptGraphs, "_run", lambda self, size, *_: seen.append(size))
+    for name in ("_run", "_run_together"):
+        monkeypatch.setattr(PromptGraphs, name, lambda _self, _cards, size, *_: seen.append(size))
     monkeypatch.setattr(PromptGraphs, "_capture", lambda *_: None)
-    save_random_llama(tmp_path, max_position_embeddings=4096)
-    one = open_transformer(tmp_path)
-    for transformer in (one, over_cards(one, 1, len(one.layers) - 1)):
-        prompts, cache = PromptGraphs(transformer), KVCache(one.spec, "fp32", one.dtype, CPU, 4096)
-        for tokens in (300, 2047, 2048):
-            sequence = KVSequence(cache)
-            sequence.reserve(tokens)
-            prompts.features(torch.zeros(tokens, dtype=torch.int64), sequence, start=0)
-            sequence.close()
-    assert seen == [2048]
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    one = few_layers_of_many_tokens(tmp_path)
+    split, together = over_cards(one, 1, len(one.layers) - 1), over_cards_together(one, 1.0, 1.0)
+    for transformer, wanted in ((one, []), (split, [2048]), (together, [512, 2048, 2048])):
+        prompts = PromptGraphs(transformer)
+        for tokens in (300, 300, 2047, 2048, 2048):
+            asked(prompts, transformer, tokens)
+        assert seen == wanted
+        seen.clear()
+
+
+@torch.inference_mode()
+def test_without_memory_for_whole_chunks_they_go_through_the_transformer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(PromptGraphs, "_capture", full)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    one = few_layers_of_many_tokens(tmp_path)
+    transformer = over_cards(one, 1, len(one.layers) - 1)
+    prompts = PromptGraphs(transformer)
+    for _ in range(3):
+        asked(prompts, transformer, 2048)
+    assert prompts.captured == ()
+    asked(prompts, transformer, 20)
+    with pytest.raises(torch.OutOfMemoryError):
+        asked(prompts, transformer, 20)
 
 
 def test_mixtures_go_through_the_transformer(tmp_path: Path) -> None:

@@ -53,6 +53,11 @@ class _Key(NamedTuple):
     draw: tuple[DrawKind, ...] | Literal["best"] = ()
     masked: bool = False
 
+    @property
+    def from_elsewhere(self) -> bool:
+        """Whether it draws of logits that are not the step's own."""
+        return not (self.rows or self.masked)
+
 
 _FORWARD = _Key(1, "shared")
 
@@ -342,7 +347,8 @@ class DecodeGraphs:
     def _launch(self, key: _Key) -> None:
         """Enqueues what a graph does; the first time one by one, as its kernels may have to be loaded."""
         self.wide.rest()
-        tells = bool(self._peers) or self._plan.direct
+        self._check_peers()
+        tells = (bool(self._peers) or self._plan.direct) and not key.from_elsewhere
         drew, self._drew = self._drew, tells and key.draw not in ((), "best")
         if key.rows:
             self._show()
@@ -363,13 +369,12 @@ class DecodeGraphs:
             ]
             fed_by_host[-1].append(self._tell_best(key.rows))
             return fed_by_host
-        from_elsewhere = not (key.rows or key.masked)
-        own = [self._given] if from_elsewhere and self._given is not None else self._draws
+        own = [self._given] if key.from_elsewhere and self._given is not None else self._draws
         kinds = zip(own, key.draw, strict=False)
         draws = [job for draw, kind in kinds for job in draw.jobs(self._kernels, kind)]
-        if self._plan.direct and not from_elsewhere:
+        if self._plan.direct and not key.from_elsewhere:
             draws.append(self._kernels.send([(self._plan.fed, plan.fed) for plan in self._plans[:-1]]))
-        if from_elsewhere or not self._peers:
+        if key.from_elsewhere or not self._peers:
             return [*before, [*jobs, *draws]]
         told = self._counted([*([] for _ in before), draws], self._tell_drawn())
         return [[*of_card, *more] for of_card, more in zip([*before, jobs], told, strict=True)]

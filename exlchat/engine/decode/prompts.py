@@ -15,6 +15,7 @@ yet goes through the transformer: what loads a kernel must not wait for one that
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -28,7 +29,7 @@ from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.kv.sizes import MOST_AT_ONCE
 from exlchat.engine.layers.quantized_linear import MAX_ROWS, Launch
 from exlchat.engine.layers.transformer import Places, Stream, Transformer
-from exlchat.engine.parallel.sums import SumsOverCards
+from exlchat.engine.parallel.sums import SumsOverCards, forget_failure
 from exlchat.engine.parallel.transformer import ParallelTransformer
 
 # None above `quantized_linear.MEDIUM_ROWS`, where the card is busy for longer than the host. Up to `MAX_ROWS` tokens go
@@ -50,14 +51,15 @@ class PromptGraphs:
         self._transformer = transformer
         self._suited = why_no_prompts(transformer) is None
         self._sums = transformer.sums if isinstance(transformer, ParallelTransformer) else ()
-        self._most = SIZES[-1] if len(transformer.split.devices) == 1 else _LARGE[-1]
-        self._cards: list[_Card] = []
+        self._large: tuple[int, ...] = _LARGE if len(transformer.split.devices) > 1 else ()
+        self._cards: dict[int, list[_Card]] = {}
+        """By the most tokens that their buffers hold."""
         self._seen: set[int] = set()
 
     @property
     def captured(self) -> tuple[int, ...]:
         """The sizes whose graphs there are."""
-        return tuple(self._cards[-1].graphs) if self._cards else ()
+        return tuple(size for cards in self._cards.values() for size in cards[-1].graphs)
 
     @torch.inference_mode()
     def features(self, ids: Tensor, cache: KVSequence, *, start: int, last_only: bool = False) -> Tensor:
@@ -69,20 +71,16 @@ class PromptGraphs:
         """
         tokens = len(ids)
         size = self._size(tokens)
-        if size is None or (self._sums and size not in self._seen):
-            self._seen.update([] if size is None else [size])
+        cards = None if size is None else self._ready(size)
+        if size is None or cards is None:
             return self._transformer.features(ids, cache, start=start, last_only=last_only)
-        if not self._cards:
-            self._cards = self._open_cards()
-        self._fill(ids, start, size)
-        if size in self._seen and size not in self.captured:
-            self._capture(size)
+        self._fill(cards, ids, start, size)
         if self._sums:
-            self._run_together(size, cache, start, tokens)
+            forget_failure(self._sums)
+            self._run_together(cards, size, cache, start, tokens)
         else:
-            self._run(size, cache, start, tokens)
-        self._seen.add(size)
-        return self._cards[-1].out[tokens - 1 if last_only else 0 : tokens]
+            self._run(cards, size, cache, start, tokens)
+        return cards[-1].out[tokens - 1 if last_only else 0 : tokens]
 
     def forward(self, ids: Tensor, cache: KVSequence, *, start: int) -> Tensor:
         """As `Transformer.forward`: float32 `[1, vocab]` behind the last token."""
@@ -91,46 +89,70 @@ class PromptGraphs:
     def _size(self, tokens: int) -> int | None:
         if not self._suited or tokens <= MAX_ROWS:
             return None
-        large = () if self._most == SIZES[-1] else _LARGE if self._sums else _LARGE[-1:] * (tokens == _LARGE[-1])
+        large = self._large if self._sums else tuple(size for size in self._large[-1:] if size == tokens)
         return next((size for size in (*SIZES, *large) if size >= tokens), None)
 
-    def _open_cards(self) -> list[_Card]:
-        transformer = self._transformer
-        if isinstance(transformer, ParallelTransformer):
-            ranks = zip(transformer.ranks, self._sums, strict=True)
-            return [_Card(rank, 0, self._most, sums) for rank, sums in ranks]
-        return [_Card(transformer, card, self._most) for card in range(len(transformer.split.devices))]
+    def _ready(self, size: int) -> list[_Card] | None:
+        """The cards, with graphs of a size that was asked for before; `None` where it goes through the transformer."""
+        first, large = size not in self._seen, size > SIZES[-1]
+        self._seen.add(size)
+        if first and (large or self._sums):
+            return None
+        try:
+            cards = self._opened(self._large[-1] if large else SIZES[-1])
+            if not first and size not in cards[-1].graphs:
+                if large:
+                    # What the same has taken without graphs, which cannot be given back while they are captured.
+                    torch.cuda.empty_cache()
+                self._capture(cards, size)
+        except torch.OutOfMemoryError:
+            if not large:
+                raise
+            # As on one card, where they have none either.
+            self._cards.pop(self._large[-1], None)
+            self._large = ()
+            return None
+        return cards
 
-    def _fill(self, ids: Tensor, start: int, size: int) -> None:
+    def _opened(self, most: int) -> list[_Card]:
+        transformer = self._transformer
+        if most not in self._cards and isinstance(transformer, ParallelTransformer):
+            ranks = zip(transformer.ranks, self._sums, strict=True)
+            self._cards[most] = [_Card(rank, 0, most, sums) for rank, sums in ranks]
+        elif most not in self._cards:
+            self._cards[most] = [_Card(transformer, card, most) for card in range(len(transformer.split.devices))]
+        return self._cards[most]
+
+    def _fill(self, cards: Sequence[_Card], ids: Tensor, start: int, size: int) -> None:
         tokens = len(ids)
-        for card in self._cards if self._sums else self._cards[:1]:
+        for card in cards if self._sums else cards[:1]:
             with current(card.device):
                 there = self._transformer.split.moved(ids, card.device)
                 card.hidden[:tokens].copy_(card.transformer.embed(there, start))
                 # A pass adds to what stands here: left alone, the rows behind the last token would grow without bound.
                 card.hidden[tokens:size].zero_()
-        for card in self._cards:
+        for card in cards:
             with current(card.device):
                 card.place(start, tokens)
 
-    def _run_together(self, size: int, cache: KVSequence, start: int, tokens: int) -> None:
+    def _run_together(self, cards: Sequence[_Card], size: int, cache: KVSequence, start: int, tokens: int) -> None:
         """Part after part on all cards, and the attentions between them."""
-        for part, (_, behind) in enumerate(self._cards[0].parts):
-            for card in self._cards:
+        for part, (_, behind) in enumerate(cards[0].parts):
+            for card in cards:
                 with current(card.device):
                     card.graphs[size][part].replay()
             if behind is None:
                 break
-            for card in self._cards:
+            for card in cards:
                 with current(card.device):
                     card.attend(behind, cache, start, tokens)
 
-    def _run(self, size: int, cache: KVSequence, start: int, tokens: int) -> None:
+    def _run(self, cards: Sequence[_Card], size: int, cache: KVSequence, start: int, tokens: int) -> None:
         """Part after part, each by its graph or the same one by one, and the attentions between them."""
-        for number, card in enumerate(self._cards):
+        for number, card in enumerate(cards):
             with current(card.device):
                 if number:
-                    self._transformer.split.carry(self._cards[number - 1].hidden[:size], card.hidden[:size])
+                    self._transformer.split.carry(cards[number - 1].hidden[:size], card.hidden[:size])
                 graphs = card.graphs.get(size)
                 stream, places = card.of(size)
                 for part, (before, behind) in enumerate(card.parts):
@@ -141,11 +163,8 @@ class PromptGraphs:
                     if behind is not None:
                         card.attend(behind, cache, start, tokens)
 
-    def _capture(self, size: int) -> None:
-        if size > SIZES[-1]:
-            # What the same has taken without a graph, which cannot be given back while one is captured.
-            torch.cuda.empty_cache()
-        for card in self._cards:
+    def _capture(self, cards: Sequence[_Card], size: int) -> None:
+        for card in cards:
             with current(card.device), refusals_named("short prompts"):
                 card.capture(size)
 
@@ -155,7 +174,7 @@ class _Card:
 
     Args:
         number: of the card.
-        most: tokens.
+        most: tokens of a pass.
         sums: over the cards, where this has a part of every layer.
     """
 

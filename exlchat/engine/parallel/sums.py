@@ -11,7 +11,7 @@ from torch import Tensor
 from exlchat.engine.cards.split import current
 from exlchat.engine.layers.quantized_linear import Launch
 from exlchat.engine.model.spec import ModelSpec
-from exlchat.ext.exchange import Exchange, ExchangeKernels, Peers, make_peers
+from exlchat.ext.exchange import Exchange, ExchangeKernels, Peers, begin_anew, make_peers, silent_card
 from exlchat.ext.products import MAX_ROWS
 
 # That go through one exchange; more go through several.
@@ -49,6 +49,13 @@ def sums_over_cards(
     staged = not kernels.reach(devices) or staged
     words = max(MAX_ROWS * max(spec.hidden_size, spec.vocab_size), _MOST_TOKENS * spec.hidden_size // 2)
     return [SumsOverCards(kernels, peers) for peers in make_peers(devices, words, staged=staged)]
+
+
+def forget_failure(sums: Sequence[SumsOverCards]) -> None:
+    """Behind a pass in which one card waited for another in vain, exchanges begin anew."""
+    peers = [one.peers for one in sums]
+    if silent_card(peers) is not None:
+        begin_anew(peers)
 
 
 def add_up(sums: Sequence[SumsOverCards], values: Sequence[Tensor]) -> None:

@@ -15,7 +15,7 @@ from exlchat.engine.cards.split import LayerSplit, current
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Stream, Transformer
 from exlchat.engine.model.spec import ModelSpec
-from exlchat.engine.parallel.sums import SumsOverCards, add_up
+from exlchat.engine.parallel.sums import SumsOverCards, add_up, forget_failure
 
 
 class ParallelTransformer(Transformer):
@@ -50,6 +50,7 @@ class ParallelTransformer(Transformer):
     def features(
         self, ids: Tensor, cache: KVSequence | None = None, *, start: int = 0, last_only: bool = False
     ) -> Tensor:
+        forget_failure(self.sums)
         streams = []
         for rank, device in zip(self.ranks, self.split.devices, strict=True):
             with current(device):

@@ -282,6 +282,8 @@ def wait_for(step: Reporting, sequence: int) -> tuple[int, int]:
         if looks % _LOOKS == 0 and not _still_running(step) and step.ring.read(sequence) is None:
             raise ModelError("the GPU ended a decode step without a token; start exlchat again")
         time.sleep(_NAP)
+    # A step in which a card waited for another one in vain has a token, too, but drawn of nothing.
+    _still_running(step)
     return word
 
 
