@@ -34,6 +34,7 @@ class AppOptions:
         incognito: nothing that is said in this start is kept.
         remote: the server that answers, in the place of a model that is loaded here.
         split: how many layers of `model_path` each card has; by what is free there unless given.
+        tensor_parallel: how many cards compute every layer of `model_path` together.
     """
 
     model_path: Path | None
@@ -46,6 +47,7 @@ class AppOptions:
     incognito: bool = False
     remote: Remote | None = None
     split: tuple[int, ...] = ()
+    tensor_parallel: int = 1
 
     def over(self, reading: Reading, remembered: Layer) -> Resolved:
         """What holds in this start: its own layers, the environment, what is remembered of a model, the file."""

@@ -12,7 +12,7 @@ from exlchat.app.library.listing import Entry, entries, fit_text, in_order, summ
 from exlchat.app.library.memory import ModelMemory
 from exlchat.app.library.places import all_models, in_folder
 from exlchat.app.options import AppOptions
-from exlchat.cli.options import extension_option, memory_options, some_text
+from exlchat.cli.options import extension_option, memory_options, some_text, tensor_parallel_option
 from exlchat.cli.parser import Parser, about_group, json_option
 from exlchat.config.files import read_settings
 from exlchat.config.layers import typed as typed_layer
@@ -40,6 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
     json_option(listing)
     fit = parser.add_argument_group("what is to fit")
     memory_options(fit)
+    tensor_parallel_option(fit)
     extension_option(fit)
     about_group(parser)
     return parser
@@ -48,9 +49,9 @@ def build_parser() -> argparse.ArgumentParser:
 def run(arguments: Sequence[str]) -> ExitCode:
     """Prints the library. Raises `ModelError` or `SettingsError` in one line."""
     typed = build_parser().parse_args(arguments)
-    names = ("context", "kv_cache", "cards", "reserve", "host_layers", "tensor_parallel", "extension")
+    names = ("context", "kv_cache", "cards", "reserve", "host_layers", "extension")
     wanted = typed_layer(**{name: getattr(typed, name) for name in names})
-    options = AppOptions(None, typed.device, (wanted,))
+    options = AppOptions(None, typed.device, (wanted,), tensor_parallel=typed.tensor_parallel)
     reading = read_settings().require_sound()
     memory = ModelMemory(paths.folders().model_memory)
     if typed.folder is not None:

@@ -64,21 +64,26 @@ def card_options(group: argparse._ArgumentGroup) -> None:
         type=_setting_of("host_layers"),
         help="layers whose weights lie in the machine's memory, slowly (default: what the cards have no room for)",
     )
-    group.add_argument(
-        "--tensor-parallel",
-        metavar="N",
-        type=_setting_of("tensor_parallel"),
-        help="so many cards compute every layer together, each a part of it: faster than one (default: 1)",
-    )
 
 
-def split_option(group: argparse._ArgumentGroup) -> None:
+def split_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--split",
         metavar="N,N",
         type=_layers,
         default=(),
         help="layers on each card, in the order in which cards are filled (default: by what is free)",
+    )
+    tensor_parallel_option(group)
+
+
+def tensor_parallel_option(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--tensor-parallel",
+        metavar="N",
+        type=whole(1, 8),
+        default=1,
+        help="so many cards compute every layer together, each a part of it: faster than one (default: 1)",
     )
 
 
@@ -103,7 +108,7 @@ def _layers(text: str) -> tuple[int, ...]:
 
 def model_options(group: argparse._ArgumentGroup) -> None:
     memory_options(group)
-    split_option(group)
+    split_options(group)
     size = group.add_mutually_exclusive_group()
     size.add_argument(
         "--cache-tokens",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _TYPED = (
     *("context", "kv_cache", "cache_tokens", "cache_gb", "disk_gb", "extension", "quantize_head"),
-    *("cards", "reserve", "host_layers", "tensor_parallel"),
+    *("cards", "reserve", "host_layers"),
     *("system", "template", "context_policy", "seed"),
 )
 """Options of the names of their settings."""
@@ -62,6 +62,7 @@ def app_options(
         None,
         device=typed.device,
         split=typed.split,
+        tensor_parallel=typed.tensor_parallel,
         layers=(_typed(parser, typed, theme),),
         continue_last=continue_last,
         first_message=message,

@@ -251,13 +251,6 @@ class Settings:
         unset="as few as it takes, none if the cards have room",
         example=8,
     )
-    tensor_parallel: int = _setting(
-        *(1, "Model", Whole(1, 8), "next load"),
-        "Cards that compute every layer together, each a part of it: faster than one card.",
-        options=("--tensor-parallel",),
-        unset="each layer on one card",
-        example=2,
-    )
     draft_model: str | None = _setting(
         *(None, "Model", Text(), "next load"),
         "Folder of a smaller model with the same vocabulary, which guesses tokens ahead.",

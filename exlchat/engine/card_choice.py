@@ -65,13 +65,12 @@ def choose_devices(device: str, wishes: CardWishes) -> tuple[torch.device, ...]:
         raise ModelError(f"--cards: there is no card {strange[0]}; {_shown(there)}")
     if len(set(numbers)) < len(numbers):
         raise ModelError(f"--cards {_listed(numbers)} names a card twice; each is used once")
+    alone = f"{device} is one; name them with --cards" if ":" in device else _shown(there)
+    named = f"--cards names {len(numbers)}" if wishes.cards else alone
     if len(wishes.split) > len(numbers):
-        alone = f"{device} is one; name them with --cards" if ":" in device else _shown(there)
-        what = f"--cards names {len(numbers)}" if wishes.cards else alone
-        raise ModelError(f"--split {_listed(wishes.split)} is for {len(wishes.split)} cards; {what}")
+        raise ModelError(f"--split {_listed(wishes.split)} is for {len(wishes.split)} cards; {named}")
     if many > len(numbers):
-        what = f"--cards names {len(numbers)}" if wishes.cards else _shown(there)
-        raise ModelError(f"--tensor-parallel {many} is for {many} cards; {what}")
+        raise ModelError(f"--tensor-parallel {many} is for {many} cards; {named}")
     chosen = len(wishes.cards) or there
     if len(wishes.reserve) > 1 and len(wishes.reserve) != chosen:
         raise ModelError(

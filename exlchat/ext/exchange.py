@@ -8,6 +8,7 @@ list that runs while another's is not launched waits for it, two seconds at most
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,11 +16,10 @@ import torch
 from torch import Tensor
 
 from exlchat.ext import functions as c
-from exlchat.ext.errors import ExtensionError
 from exlchat.ext.job import Job, check, check_on_gpu, check_together
 from exlchat.ext.library import Library
 
-MAX_CARDS = c.MAX_CARDS
+MAX_CARDS, MAX_SENT = c.MAX_CARDS, c.MAX_SENT
 PATIENCE = 2.0
 """Seconds after which nobody waits any more for a card that sends nothing."""
 
@@ -99,16 +99,6 @@ def silent_card(peers: Sequence[Peers]) -> int | None:
     return next((card - 1 for card in found if card), None)
 
 
-def begin_anew(peers: Sequence[Peers]) -> None:
-    """Behind a failure: nothing of any card is under way, and nothing that was sent counts any more."""
-    for one in peers:
-        for tensor in (one.inbox, one.state, one.trouble):
-            tensor.zero_()
-    for one in peers:
-        if one.state.device.type == "cuda":
-            torch.cuda.synchronize(one.state.device)
-
-
 class ExchangeKernels:
     def __init__(self, library: Library) -> None:
         self._exchange_sums = library.function("exl_exchange_sums")
@@ -183,18 +173,20 @@ class ExchangeKernels:
         return Job(self._send, job, tuple(tensor for part in parts for tensor in part))
 
     def reach(self, devices: Sequence[torch.device]) -> bool:
-        """Lets kernels of each card write to the memory of the others; whether they can."""
-        numbers = [device.index for device in devices]
-        # All are asked, which loads the code of exchanges on every card.
-        found = [self._reaches(one, other) for one in numbers for other in numbers if one != other]
-        return all(found)
+        """Lets kernels of each card write to the memory of the others; whether they can.
 
-    def _reaches(self, device: int, peer: int) -> bool:
-        try:
-            self._reach(device, peer)
-        except ExtensionError:
-            return False
-        return True
+        Raises:
+            ExtensionError: a card has failed, or has no memory for the kernels.
+        """
+        numbers, found = [device.index for device in devices], ctypes.c_int32(1)
+        # All are asked, which loads the code of exchanges on every card.
+        for one in numbers:
+            for other in numbers:
+                if one != other:
+                    self._reach(one, other, ctypes.addressof(found))
+        # Memory that torch maps in pieces is mapped for other cards only where torch copies to them itself.
+        in_pieces = "expandable_segments:true" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "").lower()
+        return bool(found.value) and not in_pieces
 
     def _exchange_job(self, values: Tensor, exchange: Exchange, columns: int) -> c.CExchange:
         peers, rows = exchange.peers, len(values)

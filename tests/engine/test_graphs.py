@@ -284,13 +284,16 @@ def test_more_tokens_than_rows_and_logits_that_are_no_numbers(transformer: Trans
 
 @pytest.mark.usefixtures("decoded_once", "on_cpu")
 @torch.inference_mode()
-def test_a_card_that_was_waited_for_in_vain_has_failed_and_the_next_step_is_as_ever(on_one_card: Transformer) -> None:
+def test_once_a_card_was_waited_for_in_vain_nothing_is_computed(on_one_card: Transformer) -> None:
+    """What stands in pages since is not to be trusted."""
     owner, (sequence, *_) = opened(over_cards_together(on_one_card, 1.0, 1.0), 1)
-    wanted = owner.greedy(sequence, [7, 8], len(sequence))
+    owner.greedy(sequence, [7, 8], len(sequence))
     owner._peers[0].trouble.fill_(2)
-    with pytest.raises(torch.AcceleratorError, match=r"^cpu did not answer for 2 s$"):
-        owner.greedy(sequence, [7, 8], len(sequence))
-    assert owner.greedy(sequence, [7, 8], len(sequence)) == wanted
+    for _ in range(2):
+        with pytest.raises(torch.AcceleratorError, match=r"^cpu did not answer for 2 s$"):
+            owner.greedy(sequence, [7, 8], len(sequence))
+        with pytest.raises(torch.AcceleratorError, match=r"^cpu did not answer for 2 s$"):
+            owner.prompts.forward(torch.tensor(IDS[:20]), sequence, start=len(sequence))
 
 
 @pytest.mark.usefixtures("decoded_once", "on_cpu")

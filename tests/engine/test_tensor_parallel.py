@@ -17,12 +17,13 @@ from exlchat.engine.formats.inventory import part_bytes
 from exlchat.engine.kv.archive import page_layout
 from exlchat.engine.kv.budget import CacheWishes, bytes_of_layers, plan_cache
 from exlchat.engine.kv.tensors import make_store
+from exlchat.engine.layers.linear import Linear
 from exlchat.engine.parallel.cut import bytes_of_cards, split_model
 from exlchat.engine.parallel.transformer import ParallelTransformer
 from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.ext.kv_formats import KINDS
 from exlchat.llm.cards import CardWishes
-from tests.engine.decoding import relative_error
+from tests.engine.decoding import open_transformer, relative_error
 from tests.engine.test_kv_cache import spec
 from tests.engine.test_parallel_model import cut, open_packed, written
 from tests.random_models import save_random_llama
@@ -115,6 +116,22 @@ def test_what_cards_hold_is_within_what_was_reckoned(kind: str, tmp_path: Path) 
         ranks = cut(whole, speeds).ranks
         for rank, reckoned in zip(ranks, bytes_of_cards(whole.spec, split, weights), strict=True):
             assert rank.bytes <= reckoned * filled
+
+
+def test_a_part_of_a_head_of_floats_does_not_hold_the_whole(tmp_path: Path) -> None:
+    save_random_llama(tmp_path, vocab_size=4096, tie_word_embeddings=False, **HEADS)
+    transformer = open_transformer(tmp_path)
+    whole = transformer.embedding.nbytes
+    for rank in cut(transformer, [1.0, 1.0]).ranks:
+        assert isinstance(rank.head, Linear)
+        assert rank.head.weight.untyped_storage().nbytes() <= 0.6 * whole
+
+
+def test_a_head_that_is_the_embedding_is_reckoned_with_where_it_lies_alone() -> None:
+    model = replace(spec(64), num_kv_heads=4, num_heads=8)
+    split = split_model(model, [1.0, 1.0])
+    first, second = bytes_of_cards(model, split, PartBytes(1000, (0,) * model.num_layers, 0, again=1000))
+    assert second - first == pytest.approx(500, abs=20)
 
 
 def test_no_card_is_promised_more_than_it_has() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from exlchat.ext import exchange, products
-from exlchat.ext.exchange import Exchange, ExchangeKernels, Peers, begin_anew, make_peers, silent_card
+from exlchat.ext.exchange import Exchange, ExchangeKernels, Peers, make_peers, silent_card
 from exlchat.ext.job import Job
 from exlchat.ext.layout import PackedMatrix, to_stored
 from exlchat.ext.products import MAX_ROWS, NormCopy, Normed, Products, Residual
@@ -270,14 +271,10 @@ def test_nobody_waits_for_long(cards: list[Card], monkeypatch: pytest.MonkeyPatc
     alone = torch.randn(1, 512)
     assert silent_card(peers) is None
     # Once one has waited in vain, those behind it do not wait at all.
-    beside([cards[0].exchange_sums(alone, Exchange(peers[0], number)) for number in (0, 1)])
+    begun = time.monotonic()
+    beside([cards[0].exchange_sums(alone, Exchange(peers[0], number)) for number in range(20)])
+    assert time.monotonic() - begun < 0.5
     assert silent_card(peers) == 1
-    begin_anew(peers)
-    assert silent_card(peers) is None
-    values = [torch.ones(1, 512), torch.ones(1, 512)]
-    beside(*([card.exchange_sums(own, Exchange(its, 0))] for card, own, its in zip(cards, values, peers, strict=True)))
-    assert same(values[0], torch.full((1, 512), 2.0))
-    assert same(*values)
 
 
 def test_what_does_not_fit_is_refused(cards: list[Card]) -> None:

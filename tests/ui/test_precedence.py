@@ -91,7 +91,6 @@ ORDER: dict[str, tuple[tuple[Any, Any, Any], tuple[str, ...], Loaded]] = {
     "cards": (((0,), (1, 0), (0, 1)), ("--cards", "0,1"), loading("cards")),
     "reserve": (((1.0,), (1.0, 2.5), (0.0,)), ("--reserve", "0"), loading("reserve")),
     "host_layers": ((4, 0, 32), ("--host-layers", "32"), loading("host_layers")),
-    "tensor_parallel": ((2, 1, 3), ("--tensor-parallel", "3"), loading("tensor_parallel")),
     "quantize_head": ((4, 6, 8), ("--quantize-head", "8"), loading("quantize_head")),
     "cache_tokens": ((512, 1024, 2048), ("--cache-tokens", "2048"), loading("cache_tokens")),
     "cache_gb": ((1.0, 2.0, 3.0), ("--cache-gb", "3"), loading("cache_gb")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,7 +55,10 @@ def entries(
     from exlchat.engine.model_card import describe, look_around
 
     usual = options.over(reading, Layer("remembered"))
-    here = look_around(options.device, cards=card_wishes(options, usual), extension=usual.value("extension"))
+    # It holds for the model that it was typed with, or of a list for all.
+    together = options.tensor_parallel if options.model_path is None else 1
+    cards = replace(card_wishes(options, usual), tensor_parallel=together)
+    here = look_around(options.device, cards=cards, extension=usual.value("extension"))
     used = memory.last_used()
     for one in found:
         if one.problem is not None:

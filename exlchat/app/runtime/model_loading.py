@@ -127,14 +127,17 @@ def load_wanted(
     cache_sizes = CacheSizes(*map(held.value, ("cache_tokens", "cache_gb", "disk_gb")))
     draft, without_draft = _fitting_draft(model_path, options, held)
     head, typed_head = held.value("quantize_head"), held.source("quantize_head") == "typed"
+    cards = card_wishes(options, held)
+    if model_path == options.model_path:
+        # Another model has other layers, and may have too few heads.
+        cards = replace(cards, split=options.split, tensor_parallel=options.tensor_parallel)
     return load_model(
         model_path,
         device=options.device,
         kv_cache=held.value("kv_cache"),
         context=held.value("context"),
         cache_sizes=cache_sizes if kept else cache_sizes.in_memory_only(),
-        # Another model has other layers.
-        cards=replace(card_wishes(options, held), split=options.split if model_path == options.model_path else ()),
+        cards=cards,
         extension=held.value("extension"),
         quantize_head=head if typed_head else None,
         usual_head=None if typed_head else head,
@@ -151,12 +154,7 @@ def card_wishes(options: AppOptions, held: Resolved) -> CardWishes:
     def said(name: str, unsaid: Any) -> Any:
         return held.value(name) if on_card or held.source(name) == "typed" else unsaid
 
-    return CardWishes(
-        said("cards", ()),
-        reserve=said("reserve", ()),
-        host_layers=said("host_layers", None),
-        tensor_parallel=said("tensor_parallel", 1),
-    )
+    return CardWishes(said("cards", ()), reserve=said("reserve", ()), host_layers=said("host_layers", None))
 
 
 def engine_for(

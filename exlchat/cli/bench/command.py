@@ -15,7 +15,7 @@ from exlchat import paths
 from exlchat.app.library.choice import choose_model
 from exlchat.app.library.places import library
 from exlchat.cli.bench.table import render
-from exlchat.cli.options import card_options, kernel_options, said, split_option, whole
+from exlchat.cli.options import card_options, kernel_options, said, split_options, whole
 from exlchat.cli.parser import Parser, about_group
 from exlchat.config.files import load_settings
 from exlchat.config.state import load_state
@@ -107,7 +107,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--device", metavar="NAME", choices=("auto", "cpu", "cuda"), default="auto", help="auto (default), cpu or cuda"
     )
     card_options(measure)
-    split_option(measure)
+    split_options(measure)
     kernel_options(measure)
     measure.add_argument(
         "--contexts",
@@ -159,9 +159,7 @@ def bench_options(parser: argparse.ArgumentParser, typed: argparse.Namespace) ->
     base = _BASES[typed.batch, typed.quick]
     settings = BenchSettings(
         device=typed.device,
-        cards=CardWishes(
-            typed.cards or (), typed.split, typed.reserve or (), typed.host_layers, typed.tensor_parallel or 1
-        ),
+        cards=CardWishes(typed.cards or (), typed.split, typed.reserve or (), typed.host_layers, typed.tensor_parallel),
         extension=extension,
         quantize_head=typed.quantize_head,
         kv_caches=typed.kv_cache or base.kv_caches,

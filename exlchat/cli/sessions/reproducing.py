@@ -69,7 +69,7 @@ def _model(record: AnswerRecord, typed: str | None) -> Path:
 
 def _load(path: Path, typed: argparse.Namespace, lines: ErrorLines) -> Engine:
     reading = read_settings().require_sound()
-    names = ("context", "kv_cache", "cards", "reserve", "host_layers", "tensor_parallel", "extension", "quantize_head")
+    names = ("context", "kv_cache", "cards", "reserve", "host_layers", "extension", "quantize_head")
     wanted = {name: getattr(typed, name) for name in names}
     options = AppOptions(path, typed.device, (typed_layer(**wanted),))
     held = options.over(reading, ModelMemory(paths.folders().model_memory).settings_of(path).layer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Generic, TypeVar
@@ -37,9 +38,9 @@ class CapturedSteps(Generic[_Key]):
     ) -> None:
         self._plans, self._made, self._dependent = plans, made, dependent
         # Torch's own stream for captures is of the card that was the first to need one.
+        self._asides = [torch.cuda.Stream(plan.device) for plan in plans]  # type: ignore[no-untyped-call]
         self._ends = [torch.cuda.Event() for _ in plans] if plans[0].direct else []  # type: ignore[no-untyped-call]
         """Of what each card did last, where kernels send to the next card and to the first one."""
-        self._asides = [torch.cuda.Stream(plan.device) for plan in plans]  # type: ignore[no-untyped-call]
         self._jobs: dict[_Key, list[list[Launch]]] = {}
         """They keep alive what the graphs point to."""
         self._graphs: dict[_Key, list[torch.cuda.CUDAGraph | None]] = {}
@@ -153,22 +154,18 @@ def launches_dependently(device: torch.device) -> bool:
 
 
 def by_turns(lists: Sequence[Sequence[Launch]]) -> Iterator[tuple[int, Launch]]:
-    """Operations of cards that meet in exchanges, each with its card: up to one on every card, then up to the next.
+    """Operations of cards that meet in exchanges, each with its card: up to one on every card, then that one on all.
 
     What loads a kernel may wait for one that runs, which must not wait for another card's that is not launched yet.
     """
-    left = [iter(jobs) for jobs in lists]
-    while left:
-        over = 0
+    left = [deque(jobs) for jobs in lists]
+    while any(left):
         for card, jobs in enumerate(left):
-            for job in jobs:
-                yield card, job
-                if job.meets:
-                    break
-            else:
-                over += 1
-        if over == len(left):
-            return
+            while jobs and not jobs[0].meets:
+                yield card, jobs.popleft()
+        for card, jobs in enumerate(left):
+            if jobs:
+                yield card, jobs.popleft()
 
 
 def launch_all(jobs: Sequence[Launch], *, dependent: bool) -> None:

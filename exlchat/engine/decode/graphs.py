@@ -29,9 +29,10 @@ from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.quantized_linear import Launch
 from exlchat.engine.layers.transformer import Transformer
+from exlchat.engine.placement import card_failure
 from exlchat.engine.sampling import NotNumbersError
 from exlchat.engine.sampling.device import DeviceDraws, DrawKind
-from exlchat.ext.exchange import PATIENCE, Exchange, begin_anew, silent_card
+from exlchat.ext.exchange import Exchange
 from exlchat.ext.ops import Kernels
 from exlchat.ext.products import MAX_ROWS
 from exlchat.ext.sampling import TokenRing, c_draw
@@ -105,6 +106,8 @@ class DecodeGraphs:
             self._warm_up()
         except torch.OutOfMemoryError as error:
             raise ModelError(NO_MEMORY) from error
+        except torch.AcceleratorError as error:
+            raise ModelError(card_failure(error) or str(error)) from error
         self._captured.prepare(self._key)
 
     @property
@@ -207,15 +210,12 @@ class DecodeGraphs:
         """Whether something launched has not ended. Raises `RuntimeError` when the device has failed."""
         # Each is asked: what waits for a card that has failed only seems to run.
         ended = [torch.cuda.current_stream(plan.device).query() for plan in self._plans]
-        self._check_peers()
+        self._transformer.check()
         return not all(ended)
 
-    def _check_peers(self) -> None:
-        """Raises what a failed card does when one has waited for another in vain."""
-        silent = silent_card(self._peers)
-        if silent is not None:
-            begin_anew(self._peers)
-            raise torch.AcceleratorError(f"{self._split.devices[silent]} did not answer for {PATIENCE:.0f} s")
+    def check(self) -> None:
+        """Raises what a failed card does: see `Transformer.check`."""
+        self._transformer.check()
 
     # Several sequences that feed themselves.
 
@@ -274,7 +274,7 @@ class DecodeGraphs:
         """
         self.verify(sequence, ids, position)
         self._fed.synchronize()
-        self._check_peers()
+        self._transformer.check()
         best: list[int] = self._best[: len(ids)].tolist()
         if _NO_TOKEN in best:
             raise NotNumbersError
@@ -339,6 +339,7 @@ class DecodeGraphs:
             launch_all([*adjusted, *chain], dependent=False)
         for plan in self._plans:
             torch.cuda.synchronize(plan.device)
+        self._transformer.check()
         self._sequences[0].close()
 
     def _show(self) -> None:
@@ -347,7 +348,7 @@ class DecodeGraphs:
     def _launch(self, key: _Key) -> None:
         """Enqueues what a graph does; the first time one by one, as its kernels may have to be loaded."""
         self.wide.rest()
-        self._check_peers()
+        self._transformer.check()
         tells = (bool(self._peers) or self._plan.direct) and not key.from_elsewhere
         drew, self._drew = self._drew, tells and key.draw not in ((), "best")
         if key.rows:

@@ -14,6 +14,7 @@ from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.engine.parallel.transformer import ParallelTransformer
 from exlchat.ext.attention import best_splits
+from exlchat.ext.exchange import MAX_SENT
 from exlchat.ext.ops import Kernels
 from exlchat.ext.products import MAX_ROWS
 
@@ -28,8 +29,9 @@ def plans_of(
     if isinstance(transformer, ParallelTransformer):
         return _plans_together(transformer, cache, kernels, splits, rows)
     split = transformer.split
-    each, direct = splits(transformer.spec, split.first), len(split.devices) > 1 and not split.staged
-    direct = direct and kernels.reach(split.devices)
+    each = splits(transformer.spec, split.first)
+    # The last card sends to all others.
+    direct = 1 < len(split.devices) <= MAX_SENT and not split.staged and kernels.reach(split.devices)
     plans = [DecodePlan(transformer, cache, kernels, splits=each, rows=rows, direct=direct)]
     while (behind := plans[0]).card:
         before = DecodePlan(transformer, cache, kernels, splits=each, rows=rows, behind=behind, direct=direct)

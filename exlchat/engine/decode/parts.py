@@ -87,10 +87,9 @@ class Together:
         return self.peers.card == self.last
 
     @property
-    def logits(self) -> range:
-        """Where its own stand on it: on the last card among all."""
-        card, ends = self.peers.card, (0, *self.logit_ends)
-        return range(ends[card] if self.is_last else 0, ends[card + 1])
+    def first_logit(self) -> int:
+        """Where its own begin on it: on the last card behind those of all others."""
+        return (0, *self.logit_ends)[self.peers.card] if self.is_last else 0
 
 
 Join = Callable[[Norm | None, list[Reader]], list[Launch]]

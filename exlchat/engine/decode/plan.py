@@ -88,7 +88,7 @@ class DecodePlan:
         outputs = 0
         if behind is None:
             outputs = len(head.weight) if isinstance(head, Linear) else head.matrices[0].outputs
-        first = 0 if together is None else together.logits.start
+        first = 0 if together is None else together.first_logit
         self._all_logits = torch.zeros(rows, first + outputs, device=device)
         self._own_logits = self._all_logits[:, first:]
         self.logits = self._all_logits[:, : spec.vocab_size]

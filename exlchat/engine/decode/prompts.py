@@ -9,8 +9,7 @@ A size is captured when it is asked for a second time: the first time its kernel
 fall into a capture. The graphs of all sizes share one pool of memory, as no two of them run together.
 
 Where layers lie on several cards, each has buffers, graphs and a pool of its own, and the residual stream is carried
-from one to the next. Where each has a part of every layer, sums over them are in the graphs, and a size that has none
-yet goes through the transformer: what loads a kernel must not wait for one that waits for another card.
+from one to the next. Where each has a part of every layer, sums over them are in the graphs.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.kv.sizes import MOST_AT_ONCE
 from exlchat.engine.layers.quantized_linear import MAX_ROWS, Launch
 from exlchat.engine.layers.transformer import Places, Stream, Transformer
-from exlchat.engine.parallel.sums import SumsOverCards, forget_failure
+from exlchat.engine.parallel.sums import SumsOverCards, add_up
 from exlchat.engine.parallel.transformer import ParallelTransformer
 
 # None above `quantized_linear.MEDIUM_ROWS`, where the card is busy for longer than the host. Up to `MAX_ROWS` tokens go
@@ -38,7 +37,7 @@ SIZES = (16, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 # Several cards wait for the host that launches for all of them: of two H200 that compute an 8B together each worked
 # 28 ms on 2,048 tokens, and the host took 65 ms. Where layers lie on one card each, only a whole chunk is taken: so
 # the bits stay those of one card, whose products depend on how many rows there are.
-_LARGE = (512, 1024, MOST_AT_ONCE)
+_LARGE = (384, 512, 768, 1024, 1536, MOST_AT_ONCE)
 
 
 class PromptGraphs:
@@ -69,18 +68,26 @@ class PromptGraphs:
             ModelError: the GPU refuses to capture.
             torch.OutOfMemoryError: no memory for it.
         """
+        self._transformer.check()
         tokens = len(ids)
         size = self._size(tokens)
         cards = None if size is None else self._ready(size)
         if size is None or cards is None:
-            return self._transformer.features(ids, cache, start=start, last_only=last_only)
+            return self._through_transformer(ids, cache, start, last_only=last_only)
         self._fill(cards, ids, start, size)
         if self._sums:
-            forget_failure(self._sums)
             self._run_together(cards, size, cache, start, tokens)
         else:
             self._run(cards, size, cache, start, tokens)
         return cards[-1].out[tokens - 1 if last_only else 0 : tokens]
+
+    def _through_transformer(self, ids: Tensor, cache: KVSequence, start: int, *, last_only: bool) -> Tensor:
+        try:
+            return self._transformer.features(ids, cache, start=start, last_only=last_only)
+        except torch.OutOfMemoryError:
+            if not self._drop_large():
+                raise
+        return self._transformer.features(ids, cache, start=start, last_only=last_only)
 
     def forward(self, ids: Tensor, cache: KVSequence, *, start: int) -> Tensor:
         """As `Transformer.forward`: float32 `[1, vocab]` behind the last token."""
@@ -93,11 +100,9 @@ class PromptGraphs:
         return next((size for size in (*SIZES, *large) if size >= tokens), None)
 
     def _ready(self, size: int) -> list[_Card] | None:
-        """The cards, with graphs of a size that was asked for before; `None` where it goes through the transformer."""
+        """The cards, with graphs of a size that was asked for before; `None` where memory is short for a large one."""
         first, large = size not in self._seen, size > SIZES[-1]
         self._seen.add(size)
-        if first and (large or self._sums):
-            return None
         try:
             cards = self._opened(self._large[-1] if large else SIZES[-1])
             if not first and size not in cards[-1].graphs:
@@ -108,11 +113,14 @@ class PromptGraphs:
         except torch.OutOfMemoryError:
             if not large:
                 raise
-            # As on one card, where they have none either.
-            self._cards.pop(self._large[-1], None)
-            self._large = ()
+            self._drop_large()
             return None
         return cards
+
+    def _drop_large(self) -> bool:
+        """Such prompts go through the transformer from now on, as on one card; whether there were any."""
+        had, self._large = bool(self._large), ()
+        return self._cards.pop(MOST_AT_ONCE, None) is not None and had
 
     def _opened(self, most: int) -> list[_Card]:
         transformer = self._transformer
@@ -136,16 +144,44 @@ class PromptGraphs:
                 card.place(start, tokens)
 
     def _run_together(self, cards: Sequence[_Card], size: int, cache: KVSequence, start: int, tokens: int) -> None:
-        """Part after part on all cards, and the attentions between them."""
-        for part, (_, behind) in enumerate(cards[0].parts):
-            for card in cards:
-                with current(card.device):
-                    card.graphs[size][part].replay()
+        """Part after part on all cards, by their graphs or the same one by one, and the attentions between them."""
+        streams, captured = [card.of(size) for card in cards], size in cards[-1].graphs
+        for part, (before, behind) in enumerate(cards[0].parts):
+            if captured:
+                for card in cards:
+                    with current(card.device):
+                        card.graphs[size][part].replay()
+            else:
+                self._compute_together(cards, before, behind, size, streams)
             if behind is None:
                 break
             for card in cards:
                 with current(card.device):
                     card.attend(behind, cache, start, tokens)
+
+    def _compute_together(
+        self,
+        cards: Sequence[_Card],
+        before: int | None,
+        behind: int | None,
+        size: int,
+        streams: Sequence[tuple[Stream, Places]],
+    ) -> None:
+        """What a graph of each card does, up to a sum on all of them, and then on: see `add_up`."""
+        own = list(zip(cards, streams, strict=True))
+        halves = [] if before is None else [_Card.mix, _Card.feed]
+        for half in halves:
+            for card, (stream, _) in own:
+                with current(card.device):
+                    half(card, before or 0, size, stream)
+            if half is _Card.feed or not self._transformer.spec.parallel:
+                added = [stream.added.contiguous() for _, (stream, _) in own if stream.added is not None]
+                add_up(self._sums, added)
+                for (_, (stream, _)), total in zip(own, added, strict=True):
+                    stream.added = total
+        for card, (stream, places) in own:
+            with current(card.device):
+                card.lead(behind, size, stream, places)
 
     def _run(self, cards: Sequence[_Card], size: int, cache: KVSequence, start: int, tokens: int) -> None:
         """Part after part, each by its graph or the same one by one, and the attentions between them."""
@@ -218,11 +254,24 @@ class _Card:
                 scale[:tokens].copy_(own)
 
     def compute(self, before: int | None, behind: int | None, size: int, stream: Stream, places: Places) -> None:
+        if before is not None:
+            self.mix(before, size, stream)
+            exchanges = 0 if self.transformer.spec.parallel else self._add_up(stream, 0)
+            self.feed(before, size, stream)
+            exchanges = self._add_up(stream, exchanges)
+            if self._sums is not None:
+                self._launch(self._sums.count(exchanges))
+        self.lead(behind, size, stream, places)
+
+    def mix(self, layer: int, size: int, stream: Stream) -> None:
+        self.transformer.mix(layer, stream, self.mixed[:size].flatten(1))
+
+    def feed(self, layer: int, _size: int, stream: Stream) -> None:
+        self.transformer.feed(layer, stream)
+
+    def lead(self, behind: int | None, size: int, stream: Stream, places: Places) -> None:
+        """What the next attention reads, or the head, or the next card."""
         transformer = self.transformer
-        if before is not None and self._sums is not None:
-            self._finish_together(self._sums, before, size, stream)
-        elif before is not None:
-            transformer.finish_layer(before, stream, self.mixed[:size].flatten(1))
         if behind is not None:
             self.rows[:size].copy_(transformer.heads(behind, stream, places))
         elif self._number + 1 == len(transformer.split.devices):
@@ -231,24 +280,15 @@ class _Card:
             # The norm of what the last layer gave lies on this card.
             transformer.settle(stream)
 
-    def _finish_together(self, sums: SumsOverCards, layer: int, size: int, stream: Stream) -> None:
-        """What comes behind the attention of a layer, with sums over all cards; not to be run but captured."""
-        exchanges = 0
-
-        def add_up() -> None:
-            nonlocal exchanges
-            assert stream.added is not None
-            stream.added = stream.added.contiguous()
-            jobs = sums.jobs(stream.added, exchanges)
-            exchanges += len(jobs)
-            self._launch(*jobs)
-
-        self.transformer.mix(layer, stream, self.mixed[:size].flatten(1))
-        if not self.transformer.spec.parallel:
-            add_up()
-        self.transformer.feed(layer, stream)
-        add_up()
-        self._launch(sums.count(exchanges))
+    def _add_up(self, stream: Stream, exchanges: int) -> int:
+        """Sums over the cards, where this has a part of every layer; how many exchanges there are then."""
+        if self._sums is None:
+            return exchanges
+        assert stream.added is not None
+        stream.added = stream.added.contiguous()
+        jobs = self._sums.jobs(stream.added, exchanges)
+        self._launch(*jobs)
+        return exchanges + len(jobs)
 
     def _launch(self, *jobs: Launch) -> None:
         self._jobs += jobs

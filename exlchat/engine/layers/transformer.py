@@ -214,6 +214,12 @@ class Transformer:
     def _ends_bytes(self) -> int:
         return self.norm.bytes + self.head.bytes
 
+    def check(self) -> None:
+        """Raises what a failed card does where what has ended was computed without one of several.
+
+        Nothing that is computed from then on is to be trusted: the model has to be loaded again.
+        """
+
     @torch.inference_mode()
     def forward(
         self, ids: Tensor, cache: KVSequence | None = None, *, start: int = 0, last_only: bool = True

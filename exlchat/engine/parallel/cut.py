@@ -25,6 +25,7 @@ from exlchat.engine.layers.quantized_linear import QuantizedLinear
 from exlchat.engine.layers.transformer import DecoderLayer, Ends
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.engine.parallel.matrices import row_groups, take_columns, take_rows
+from exlchat.engine.parallel.sums import inbox_bytes
 from exlchat.ext.layout import TILE_COLUMNS
 from exlchat.llm.info import ModelError
 
@@ -56,7 +57,7 @@ def why_not(spec: ModelSpec) -> str | None:
 
 
 def bytes_of_cards(spec: ModelSpec, split: Split, weights: PartBytes) -> tuple[int, ...]:
-    """What each card's weights take at most.
+    """What each card's weights take at most, and what it has for what others send it.
 
     Rows of the attention's output are in groups that share scales, which heads cut through: up to all of them may have
     to lie on every card. And groups of an MLP go round only so evenly.
@@ -66,10 +67,12 @@ def bytes_of_cards(spec: ModelSpec, split: Split, weights: PartBytes) -> tuple[i
     mlp = (3 if spec.gated else 2) * spec.intermediate_size * spec.hidden_size
     layers, output = sum(weights.layers), Fraction(spec.num_heads * spec.head_dim * spec.hidden_size, attention + mlp)
     uneven = Fraction(1, 64)
-    found = []
+    found: list[int] = []
     for share in map(Fraction, split.shares):
         parts = layers * (share + (1 - share) * output + uneven) + weights.last * (share + uneven)
-        found.append(weights.first + int(parts))
+        # A head that is the embedding is there twice where that lies on another card.
+        again = weights.again * (share + uneven) if found else 0
+        found.append(weights.first + int(parts + again) + inbox_bytes(spec, split.cards))
     return tuple(found)
 
 
@@ -117,17 +120,23 @@ def cut_spec(spec: ModelSpec, split: Split, card: int) -> ModelSpec:
 def cut_ends(ends: Ends, split: Split) -> list[Ends]:
     """The head by tiles of columns, in the order of the cards; all else is whole."""
     head = ends.head
+    tied = isinstance(head, Linear) and _storage(head.weight) == _storage(ends.embedding)
     outputs = outputs_of(head)
     tiles = -(-outputs // TILE_COLUMNS)
     last = [min(round(tiles * part) * TILE_COLUMNS, outputs) for part in accumulate(split.shares)]
-    return [replace(ends, head=_cut_head(head, range(*ends_of))) for ends_of in pairwise([0, *last])]
+    return [replace(ends, head=_cut_head(head, range(*ends_of), tied=tied)) for ends_of in pairwise([0, *last])]
 
 
-def _cut_head(head: Linear | QuantizedLinear, outputs: range) -> Linear | QuantizedLinear:
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _cut_head(head: Linear | QuantizedLinear, outputs: range, *, tied: bool) -> Linear | QuantizedLinear:
     if isinstance(head, QuantizedLinear):
         return _quantized_outputs(head, torch.tensor(outputs))
-    # On one device that is no copy: of a tied model it is the embedding, which stays whole.
-    part = Linear(head.weight[outputs.start : outputs.stop])
+    weight = head.weight[outputs.start : outputs.stop]
+    # Of a tied model it is the embedding, which stays whole; any other would stay whole for this part of it.
+    part = Linear(weight if tied else weight.clone())
     return part if head.outputs is None else part.in_whole_rows()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -37,7 +38,7 @@ def parallel_transformer(
     """The whole over cards.
 
     Args:
-        ends, layers: whole; one after the other, so that no more than one of them is whole at a time.
+        ends, layers: whole; layers come one after the other, so that only one of them is whole at a time.
         devices: of the cards.
         context, operations: as of `Transformer`.
         staged: as of `LayerSplit`.
@@ -46,10 +47,10 @@ def parallel_transformer(
     scratches = [Scratch(device) for device in devices]
     places = list(zip(devices, scratches, strict=True))
     around = [_sent(part, *place) for part, place in zip(cut_ends(ends, split), places, strict=True)]
-    del ends
     own: list[list[DecoderLayer]] = [[] for _ in devices]
-    for layer in layers:
-        for parts, part, place in zip(own, cut_layer(spec, layer, split), places, strict=True):
+    # Not by a name, which would hold one layer while the next is read.
+    for cut in map(partial(cut_layer, spec, split=split), layers):
+        for parts, part, place in zip(own, cut, places, strict=True):
             parts.append(_sent(part, *place))
     specs = [cut_spec(spec, split, card) for card in range(split.cards)]
     ranks = [

@@ -11,11 +11,11 @@ from torch import Tensor
 from exlchat.engine.cards.split import current
 from exlchat.engine.layers.quantized_linear import Launch
 from exlchat.engine.model.spec import ModelSpec
-from exlchat.ext.exchange import Exchange, ExchangeKernels, Peers, begin_anew, make_peers, silent_card
+from exlchat.ext.exchange import Exchange, ExchangeKernels, Peers, make_peers
 from exlchat.ext.products import MAX_ROWS
 
-# That go through one exchange; more go through several.
 _MOST_TOKENS = 256
+"""Of a prompt that go through one exchange; more go through several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,16 @@ def sums_over_cards(
             that they do not reach each other.
     """
     staged = not kernels.reach(devices) or staged
-    words = max(MAX_ROWS * max(spec.hidden_size, spec.vocab_size), _MOST_TOKENS * spec.hidden_size // 2)
-    return [SumsOverCards(kernels, peers) for peers in make_peers(devices, words, staged=staged)]
+    return [SumsOverCards(kernels, peers) for peers in make_peers(devices, _words(spec), staged=staged)]
 
 
-def forget_failure(sums: Sequence[SumsOverCards]) -> None:
-    """Behind a pass in which one card waited for another in vain, exchanges begin anew."""
-    peers = [one.peers for one in sums]
-    if silent_card(peers) is not None:
-        begin_anew(peers)
+def inbox_bytes(spec: ModelSpec, cards: int) -> int:
+    """What a card has for the others' words."""
+    return 2 * cards * _words(spec) * 8
+
+
+def _words(spec: ModelSpec) -> int:
+    return max(MAX_ROWS * max(spec.hidden_size, spec.vocab_size), _MOST_TOKENS * spec.hidden_size // 2)
 
 
 def add_up(sums: Sequence[SumsOverCards], values: Sequence[Tensor]) -> None:

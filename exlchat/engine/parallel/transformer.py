@@ -15,7 +15,8 @@ from exlchat.engine.cards.split import LayerSplit, current
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Stream, Transformer
 from exlchat.engine.model.spec import ModelSpec
-from exlchat.engine.parallel.sums import SumsOverCards, add_up, forget_failure
+from exlchat.engine.parallel.sums import SumsOverCards, add_up
+from exlchat.ext.exchange import PATIENCE, silent_card
 
 
 class ParallelTransformer(Transformer):
@@ -46,11 +47,16 @@ class ParallelTransformer(Transformer):
     def bytes_per_token(self) -> int:
         return sum(rank.bytes_per_token for rank in self.ranks)
 
+    def check(self) -> None:
+        silent = silent_card([sums.peers for sums in self.sums])
+        if silent is not None:
+            raise torch.AcceleratorError(f"{self.split.devices[silent]} did not answer for {PATIENCE:.0f} s")
+
     @torch.inference_mode()
     def features(
         self, ids: Tensor, cache: KVSequence | None = None, *, start: int = 0, last_only: bool = False
     ) -> Tensor:
-        forget_failure(self.sums)
+        self.check()
         streams = []
         for rank, device in zip(self.ranks, self.split.devices, strict=True):
             with current(device):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from torch import Tensor
+
 from exlchat.engine.draft.drafting import DraftedTokens, Drafter, DraftLength
 from exlchat.engine.draft.ngram_drafter import NgramDrafter
 from exlchat.engine.sampling.device import is_steered, why_not_on_device
@@ -44,7 +46,7 @@ class AnswerSources:
             return self._plain(state)
         if runner.step is not None and _takes_the_best(state):
             return self._drafted(state, drafter, lambda ids: runner.best_of_rows(sequence, ids), lambda best: best)
-        return self._drafted(state, drafter, lambda ids: list(runner.row_logits(sequence, ids)), state.draw)
+        return self._drafted(state, drafter, lambda ids: list(runner.row_logits(sequence, ids)), self._drawer(state))
 
     def _drafter(self, request: GenerationRequest) -> tuple[Drafter, DraftLength] | None:
         kind = request.draft
@@ -75,12 +77,16 @@ class AnswerSources:
     def _plain(self, state: GenerationState) -> TokenSource:
         step, sequence, rules = self._runner.step, state.parts.sequence, state.parts.rules
         if step is None or not self._on_device(state):
-            return SynchronousTokens(lambda token: self._runner.next_logits(sequence, token), state.draw)
+            return SynchronousTokens(lambda token: self._runner.next_logits(sequence, token), self._drawer(state))
         draws = self._device_rules.draws(state)
         if rules.hold:
             return MaskedTokens(step, sequence, state.context, draws, lambda _: rules.mask)
         leaves = state.foresee if is_steered(state.parts.request.sampling) else None
         return RunAheadTokens(step, sequence, state.context, draws, most=state.most, leaves=leaves)
+
+    def _drawer(self, state: GenerationState) -> Callable[[Tensor], int]:
+        """Draws on the host."""
+        return lambda logits: self._runner.checked(state.draw(logits))
 
     def _on_device(self, state: GenerationState) -> bool:
         request = state.parts.request

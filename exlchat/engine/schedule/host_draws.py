@@ -72,6 +72,10 @@ class BatchedHostDraws:
             one.logits, one.wants = logits, False
             one.state.parts.sequence.extend([token])
 
+    def check(self) -> None:
+        """Raises what a failed card does."""
+        self._graphs.check()
+
     def draw(self, logits: Tensor, state: GenerationState) -> int:
         """The next token of an answer, on the device."""
         return draw_once(self._graphs, logits, state.context, self._rules.draws(state), state.parts.rules.mask)
@@ -99,7 +103,9 @@ class _HostDrawn:
         assert logits is not None
         assert token == self.state.context[-1]
         if self._by_host:
-            return self.state.draw(logits)
+            drawn = self.state.draw(logits)
+            self._together.check()
+            return drawn
         return self._together.draw(logits, self.state)
 
     @property

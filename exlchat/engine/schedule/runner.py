@@ -38,6 +38,11 @@ class Runner:
         """Answers that are made together."""
         return MOST_ANSWERS if self.step is None else self.step.wide.most
 
+    def checked(self, value: _Computed) -> _Computed:
+        """What the host has read of the device. Raises what a failed card does."""
+        self.transformer.check()
+        return value
+
     def last_logits(self, sequence: KVSequence, ids: list[int]) -> Tensor:
         """Adds tokens to a sequence, which has room or gets it; float32 logits `[vocab]` behind the last.
 

@@ -269,7 +269,8 @@ class WorkMaker:
 
         def compute(inputs: Tensor, start: int) -> list[PlaceChances]:
             features = transformer.features(inputs, sequence, start=start)[first:]
-            return list(score_features(features, transformer.logits, transformer.spec.vocab_size, taken, top))
+            found = list(score_features(features, transformer.logits, transformer.spec.vocab_size, taken, top))
+            return self._runner.checked(found)
 
         try:
             return self._runner.feed(sequence, chunk, compute)
@@ -294,6 +295,7 @@ class WorkMaker:
             work.waits = True
             yield
         work.waits = False
+        self._runner.checked(None)
         one.clock.prefilled()
         if self._no_answer(work, one.request) is not None:
             return None

@@ -117,26 +117,31 @@ static cudaError_t load_exchanges() {
     if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, exl::exchange_sums<true>);
     if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, exl::exchange_parts);
     if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, exl::count_exchanges);
+    if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, exl::send_words);
     return error;
 }
 
-static int reach(int device, int peer) {
+static cudaError_t reach(int device, int peer, int32_t *reaches) {
     int can = 0;
     cudaError_t error = cudaDeviceCanAccessPeer(&can, device, peer);
     if (error != cudaSuccess) return error;
-    if (!can) return EXL_NO_PEER;
+    if (!can) {
+        *reaches = 0;
+        return cudaSuccess;
+    }
     error = cudaDeviceEnablePeerAccess(peer, 0);
     if (error != cudaErrorPeerAccessAlreadyEnabled) return error;
     cudaGetLastError();
-    return 0;
+    return cudaSuccess;
 }
 
-extern "C" int exl_reach(int device, int peer) {
+extern "C" int exl_reach(int device, int peer, int32_t *reaches) {
     int before = 0;
+    if (!reaches || device < 0 || peer < 0 || device == peer) return EXL_BAD_ARGUMENT;
     cudaError_t error = cudaGetDevice(&before);
     if (error == cudaSuccess) error = cudaSetDevice(device);
     if (error == cudaSuccess) error = load_exchanges();
-    const int code = error == cudaSuccess ? reach(device, peer) : error;
+    if (error == cudaSuccess) error = reach(device, peer, reaches);
     cudaSetDevice(before);
-    return code;
+    return error;
 }

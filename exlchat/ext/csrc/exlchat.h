@@ -14,7 +14,6 @@ extern "C" {
 #define EXL_MAX_MATRICES 3
 
 #define EXL_BAD_ARGUMENT -1
-#define EXL_NO_PEER -2
 
 typedef struct {
     int32_t bits, plain, rows_per_scale, row, piece, pieces, word, piece_words, scale, scale_words;
@@ -541,8 +540,8 @@ typedef struct {
 
 int exl_send(const ExlSend *job, int dependent, void *stream);
 
-/* Lets kernels of a device write to memory of another; EXL_NO_PEER where it cannot. Loads the code of exchanges there. */
-int exl_reach(int device, int peer);
+/* Lets kernels of a device write to memory of another; *reaches becomes 0 where they cannot. Loads the code of exchanges there. */
+int exl_reach(int device, int peer, int32_t *reaches);
 
 #ifdef __cplusplus
 }

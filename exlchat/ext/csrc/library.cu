@@ -6,7 +6,6 @@ extern "C" int exl_abi_version(void) { return EXL_ABI_VERSION; }
 
 extern "C" const char *exl_error_text(int code) {
     if (code == EXL_BAD_ARGUMENT) return "an argument is out of range";
-    if (code == EXL_NO_PEER) return "these cards do not reach each other";
     return cudaGetErrorString(static_cast<cudaError_t>(code));
 }
 

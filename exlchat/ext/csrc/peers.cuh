@@ -2,7 +2,9 @@
 //
 // A word carries the number of its exchange beside its 32 bits, so that both arrive together: there is no fence, no flag and
 // nothing to clear. Cards send and never fetch; they look into memory of their own (or the machine's, where they do not reach
-// each other). Two places by turns are enough: who sends exchange n + 2 has all of n + 1, and who sent that had all of n.
+// each other). Two places by turns are enough for sums: who sends exchange n + 2 has all of n + 1, and who sent that had all
+// of n. Of parts a card may only send; before its next exchange but one it hears of those that received, by another exchange
+// (who draws tells all) or by a copy between the streams of both (decode/graphs.py).
 #pragma once
 #include "device.cuh"
 #include "exlchat.h"
