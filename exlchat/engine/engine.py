@@ -360,7 +360,14 @@ def load(
         other_cache=other_cache,
     )
     info = _info(
-        checkpoint, spec, tokenizer, stop_ids=stop_ids, cache=cache, transformer=transformer, head_bits=head_bits
+        checkpoint,
+        spec,
+        tokenizer,
+        stop_ids=stop_ids,
+        cache=cache,
+        transformer=transformer,
+        head_bits=head_bits,
+        captured=graphs is not None,
     )
     name = "" if draft is None else draft.info.name
     info = dataclasses.replace(info, draft_model=name, without_draft=without_draft)
@@ -422,6 +429,7 @@ def _info(
     cache: KVCache,
     transformer: Transformer,
     head_bits: int | None,
+    captured: bool,
 ) -> ModelInfo:
     templates = read_templates(checkpoint)
     return ModelInfo(
@@ -442,8 +450,16 @@ def _info(
         named_templates=templates,
         added_tokens=tokenizer.added_tokens,
         named_tokens=tokenizer.named_tokens,
-        notices=tuple(filter(None, [host_notice(transformer)])),
+        notices=tuple(filter(None, [host_notice(transformer), None if captured else _together_notice(transformer)])),
     )
+
+
+def _together_notice(transformer: Transformer) -> str | None:
+    """Of a model without captured steps, as one in bfloat16, over cards that compute every layer together."""
+    if not transformer.split.together or transformer.device.type != "cuda":
+        return None
+    many = len(transformer.split.devices)
+    return f"{many} cards compute every layer together, but without captured steps: slower, perhaps, than one of them"
 
 
 def _prefill_chunk(device: torch.device, parameters: int) -> int:

@@ -78,6 +78,9 @@ class Device:
         assert self.reported == self.launches
         return float(self._draw.mu)
 
+    def check(self) -> None:
+        """No card fails here."""
+
     def running(self) -> bool:
         if self.failure:
             raise RuntimeError(f"{self.failure}\nand a long explanation")

@@ -172,3 +172,28 @@ def test_a_card_that_fails_in_an_answer_is_one_line_and_the_next_answer_comes(
     with pytest.raises(ModelError, match=r"^a card failed \(CUDA error: unspecified launch failure\); what was"):
         answer(model, IDS)
     assert answer(model, IDS).token_ids == wanted
+
+
+def test_no_token_is_told_that_was_drawn_without_one_of_the_cards(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card that does not come says so in a word, while the others go on with what they have."""
+    model = load(llama, device="cpu", cards=CardWishes(tensor_parallel=2))
+    told: list[object] = []
+    silent: list[int] = []
+
+    def check(self: ParallelTransformer) -> None:
+        if silent:
+            raise torch.AcceleratorError("cuda:1 did not answer for 2 s")
+
+    really = ParallelTransformer.features
+
+    def features(self: ParallelTransformer, *arguments: Any, **named: Any) -> torch.Tensor:
+        found = really(self, *arguments, **named)
+        silent.extend([len(told)] if len(told) > 4 else [])
+        return found
+
+    monkeypatch.setattr(ParallelTransformer, "check", check)
+    monkeypatch.setattr(ParallelTransformer, "features", features)
+    line = r"^a card failed \(cuda:1 did not answer for 2 s\); what was said is kept: "
+    with pytest.raises(ModelError, match=line), model.generate(GenerationRequest(IDS, max_new_tokens=40)) as events:
+        told.extend(events)
+    assert silent == [len(told)]

@@ -266,14 +266,14 @@ def test_what_is_sent_from_card_to_card(cards: list[Card]) -> None:
 
 
 def test_nobody_waits_for_long(cards: list[Card], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "PATIENCE", 0.05)
+    monkeypatch.setattr(exchange, "PATIENCE", 1.0)
     peers = make_peers([torch.device("cpu")] * 2, 512, staged=False)
     alone = torch.randn(1, 512)
     assert silent_card(peers) is None
     # Once one has waited in vain, those behind it do not wait at all.
     begun = time.monotonic()
-    beside([cards[0].exchange_sums(alone, Exchange(peers[0], number)) for number in range(20)])
-    assert time.monotonic() - begun < 0.5
+    beside([cards[0].exchange_sums(alone, Exchange(peers[0], number)) for number in range(5)])
+    assert 1 < time.monotonic() - begun < 4
     assert silent_card(peers) == 1
 
 
