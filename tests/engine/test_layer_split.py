@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count, pairwise
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from exlchat.engine import Finished, GenerationRequest, LocalEngine, ModelError, load
 from exlchat.engine.cards.split import reach_each_other
 from exlchat.engine.kv.archive import page_layout
-from exlchat.engine.kv.tensors import make_store
+from exlchat.engine.kv.tensors import PageStore, make_store
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.ext.kv_formats import KINDS
 from exlchat.llm.cards import CardWishes
@@ -52,6 +53,18 @@ def test_answers_and_what_is_cached_are_those_of_one_card(counts: tuple[int, ...
     assert several.footprint == one.footprint
 
 
+def handed_on(stores: list[PageStore]) -> Iterator[tuple[PageStore, PageStore]]:
+    """A page goes from each of some to the next, and from the last to the first: those between which it has gone."""
+    for part in stores[0].cards[0]:
+        part.copy_(torch.randint(-100, 100, part.shape, dtype=torch.int8).to(part.dtype))
+    for before, after in pairwise([*stores, stores[0]]):
+        page = before.read(1, 200)
+        after.write(2, page)
+        after.copy_rows(2, 1, 200)
+        assert all(map(torch.equal, after.read(1, 200), page))
+        yield before, after
+
+
 @pytest.mark.parametrize("kind", ["fp16", "q4"])
 def test_pages_on_disk_know_nothing_of_the_split(kind: str) -> None:
     """What one split has written another reads."""
@@ -61,13 +74,7 @@ def test_pages_on_disk_know_nothing_of_the_split(kind: str) -> None:
         make_store(model, KINDS[kind], [(cpu, count) for count in counts], 3) for counts in ((4,), (1, 3), (2, 0, 2))
     ]
     assert all(page_layout(store) == page_layout(stores[0]) for store in stores)
-    for part in stores[0].cards[0]:
-        part.copy_(torch.randint(-100, 100, part.shape, dtype=torch.int8).to(part.dtype))
-    for before, after in pairwise([*stores, stores[0]]):
-        page = before.read(1, 200)
-        after.write(2, page)
-        after.copy_rows(2, 1, 200)
-        assert all(map(torch.equal, after.read(1, 200), page))
+    for before, after in handed_on(stores):
         for layer in range(LAYERS):
             assert torch.equal(after.layer(layer).keys[:, 1, :200], before.layer(layer).keys[:, 1, :200])
 

@@ -265,6 +265,16 @@ def test_what_is_sent_from_card_to_card(cards: list[Card]) -> None:
         cards[0].send([(torch.zeros(3).half(), torch.zeros(3).half())])
 
 
+def test_cards_that_the_driver_keeps_apart_do_not_reach_each_other(
+    cards: list[Card], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = [torch.device("cuda", number) for number in range(2)]
+    assert not cards[0].reach(devices)
+    assert cards[0].reach(devices[:1])
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:native,expandable_segments:True")
+    assert not cards[0].reach(devices[:1])
+
+
 def test_nobody_waits_for_long(cards: list[Card], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "PATIENCE", 1.0)
     peers = make_peers([torch.device("cpu")] * 2, 512, staged=False)
