@@ -45,9 +45,9 @@ def emulated_library(folder: Path, kernels: Sequence[str] = SAMPLER, flags: Sequ
     return _functions_of(library)
 
 
-def another_card(folder: Path) -> dict[str, Any]:
-    """The same functions on another card, which runs beside the first one."""
-    return _functions_of(Path(shutil.copy(folder / "emulated.so", folder / "another.so")))
+def another_card(folder: Path, number: int) -> dict[str, Any]:
+    """The same functions on another card, which runs beside the others."""
+    return _functions_of(Path(shutil.copy(folder / "emulated.so", folder / f"another{number}.so")))
 
 
 def _functions_of(library: Path) -> dict[str, Any]:

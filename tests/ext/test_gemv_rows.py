@@ -163,23 +163,32 @@ class Card(Products, ExchangeKernels):
 
 
 @pytest.fixture(scope="module")
-def two_cards(folder: Path, functions: dict[str, Any]) -> list[dict[str, Any]]:
-    return [functions, another_card(folder)]
+def three_cards(folder: Path, functions: dict[str, Any]) -> list[dict[str, Any]]:
+    return [functions, *(another_card(folder, number) for number in (1, 2))]
 
 
 @pytest.fixture
-def cards(
-    two_cards: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+def cards(three: list[Card]) -> list[Card]:
+    """Two of them."""
+    peers = make_peers([torch.device("cpu")] * 2, 8 * 512, staged=False)
+    for card, own in zip(three, peers, strict=False):
+        card.peers = own
+    return three[:2]
+
+
+@pytest.fixture
+def three(
+    three_cards: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> list[Card]:
     for module in (products, exchange):
         monkeypatch.setattr(module, "check_on_gpu", lambda **_tensors: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=None))
     card = SimpleNamespace(multi_processor_count=4)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: card)
-    for one in two_cards:
+    for one in three_cards:
         one["emulated_card"](LARGEST, 4, getattr(request, "param", 9))
-    peers = make_peers([torch.device("cpu")] * 2, 8 * 512, staged=False)
-    return [Card(one, its) for one, its in zip(two_cards, peers, strict=True)]
+    peers = make_peers([torch.device("cpu")] * 3, 8 * 512, staged=False)
+    return [Card(one, its) for one, its in zip(three_cards, peers, strict=True)]
 
 
 def beside(*lists: list[Job]) -> None:
@@ -191,8 +200,9 @@ def beside(*lists: list[Job]) -> None:
         thread.join()
 
 
-@pytest.mark.parametrize("cards", [9, 8], ids=["two blocks share x", "each by itself"], indirect=True)
+@pytest.mark.parametrize("three", [9, 8], ids=["two blocks share x", "each by itself"], indirect=True)
 @pytest.mark.parametrize("rows", [1, 2, 7])
+@pytest.mark.usefixtures("three")
 def test_what_is_added_is_a_sum_over_cards(cards: list[Card], rows: int) -> None:
     matrices = [packed(features, 512, recipe, "cpu") for features, recipe in ((416, "8, 5, 4"), (352, "4"))]
     of_next, weight = packed(512, 32, "4", "cpu"), (torch.randn(512) * 0.1 + 1).half()
@@ -242,6 +252,30 @@ def test_parts_come_to_who_is_to_have_them(cards: list[Card], to: list[int]) -> 
     ]
     beside(*([job] for job in found))
     assert all(same(values[card], whole) for card in to)
+
+
+def test_a_step_of_three_cards(three: list[Card]) -> None:
+    """Sums, logits to the last card alone, its token to the others; twice, so that numbers go on."""
+    ends = (64, 96, 160)
+    for step in range(2):
+        parts, whole = [torch.randn(2, 96) for _ in three], torch.randn(2, 160)
+        sums = [part.clone() for part in parts]
+        logits = [whole[:, :64].clone(), whole[:, 64:96].clone(), poisoned(2, 160)]
+        logits[2][:, 96:] = whole[:, 96:]
+        fed = [torch.zeros(1, 6, dtype=torch.int32) for _ in three]
+        fed[2] += step + 7
+        lists: list[list[Job]] = []
+        for card, own, logit, words in zip(three, sums, logits, fed, strict=True):
+            jobs = [card.exchange_sums(own, card.exchange(0))]
+            jobs.append(card.exchange_parts(logit, card.exchange(1), ends=ends, to=[2]))
+            jobs.append(card.exchange_parts(words, card.exchange(2), ends=(0, 0, 6), to=[0, 1]))
+            lists.append([*jobs, card.count_exchanges(card.peers, 3)])
+        beside(*lists)
+        assert same(sums[0], parts[0] + parts[1] + parts[2])
+        assert same(sums[0], sums[1])
+        assert same(sums[0], sums[2])
+        assert same(logits[2], whole)
+        assert [words.tolist() for words in fed] == [[[step + 7] * 6]] * 3
 
 
 def test_tokens_of_the_last_card(cards: list[Card]) -> None:

@@ -353,7 +353,8 @@ class DecodeGraphs:
         drew, self._drew = self._drew, tells and key.draw not in ((), "best")
         if key.rows:
             self._show()
-            # Unless they have been told what the last one has drawn.
+            # Unless they have been told what the last one has drawn. The copy also has a card that has only sent its
+            # logits wait until the last one has read them: see csrc/peers.cuh.
             for plan in self._plans[:-1] if not drew else ():
                 self._split.carry(self._plan.fed, plan.fed)
         self._captured.launch(key, key.rows)
