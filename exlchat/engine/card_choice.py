@@ -106,7 +106,7 @@ def place(
     if devices[0].type == "cpu":
         plan = plan_cache(name, spec, kind, wishes, Room((usable_memory(devices[0]),), weights), at_once=False)
         if parts is not None:
-            return Placed(_together(spec, devices, parts), plan, parts)
+            return Placed(LayerSplit.in_parts(devices, spec.num_layers, parts.kv_heads), plan, parts)
         return Placed(LayerSplit(devices, tuple(accumulate(cards.split or (spec.num_layers,)))), plan)
     if parts is not None:
         return _place_together(name, spec, kind, wishes, cards=cards, devices=devices, weights=weights, parts=parts)
@@ -151,11 +151,8 @@ def _place_together(
             "GiB free; close other programs, or take fewer bits, a smaller model or more cards"
         )
     plan = plan_cache(name, spec, kind, wishes, room)
-    return Placed(_together(spec, devices, parts, staged=not reach_each_other(devices)), plan, parts)
-
-
-def _together(spec: ModelSpec, devices: tuple[torch.device, ...], parts: Split, *, staged: bool = False) -> LayerSplit:
-    return LayerSplit(devices, (spec.num_layers,) * len(devices), staged, kv_heads=parts.kv_heads)
+    staged = not reach_each_other(devices)
+    return Placed(LayerSplit.in_parts(devices, spec.num_layers, parts.kv_heads, staged=staged), plan, parts)
 
 
 def kinds_of(devices: tuple[torch.device, ...]) -> list[str]:

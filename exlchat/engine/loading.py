@@ -137,10 +137,9 @@ def load_weights(
             ends,
             layers(),
             placed.parts,
-            placed.split.devices,
+            placed.split,
             context=context,
             operations=operations,
-            staged=placed.split.staged,
             kernels=kernels,
         )
         tick()

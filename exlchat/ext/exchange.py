@@ -185,7 +185,8 @@ class ExchangeKernels:
                 if one != other:
                     self._reach(one, other, ctypes.addressof(found))
         # Memory that torch maps in pieces is mapped for other cards only where torch copies to them itself.
-        in_pieces = "expandable_segments:true" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "").lower()
+        said = (os.environ.get(name, "").lower() for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"))
+        in_pieces = any("expandable_segments:true" in one for one in said)
         return bool(found.value) and not in_pieces
 
     def _exchange_job(self, values: Tensor, exchange: Exchange, columns: int) -> c.CExchange:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from exlchat.engine.cards.split import LayerSplit
 from exlchat.engine.formats import awq_writer, exl2, exl2_writer, gptq_writer
 from exlchat.engine.formats.exl2_writer import Section
 from exlchat.engine.formats.gptq_writer import GptqRecipe
@@ -57,9 +58,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def cut(transformer: Transformer, speeds: Sequence[float], context: int | None = None) -> ParallelTransformer:
-    spec, split = transformer.spec, split_model(transformer.spec, speeds)
-    devices = (CPU,) * len(speeds)
-    return parallel_transformer(spec, transformer.ends, transformer.layers, split, devices, context=context)
+    spec, parts = transformer.spec, split_model(transformer.spec, speeds)
+    split = LayerSplit.in_parts((CPU,) * len(speeds), spec.num_layers, parts.kv_heads)
+    return parallel_transformer(spec, transformer.ends, transformer.layers, parts, split, context=context)
 
 
 def new_cache(transformer: Transformer, length: int, kind: str = "fp32") -> KVSequence:

@@ -80,10 +80,11 @@ def over_cards(transformer: Transformer, *counts: int) -> Transformer:
 def over_cards_together(transformer: Transformer, *speeds: float) -> ParallelTransformer:
     """The same with a part of every layer on each of several logical cards."""
     spec, operations = transformer.spec, transformer._operations
-    split, devices = split_model(spec, speeds), (CPU,) * len(speeds)
+    parts = split_model(spec, speeds)
+    split = LayerSplit.in_parts((CPU,) * len(speeds), spec.num_layers, parts.kv_heads)
     kernels: Any = ReferenceKernels()
     return parallel_transformer(
-        spec, transformer.ends, transformer.layers, split, devices, operations=operations, kernels=kernels
+        spec, transformer.ends, transformer.layers, parts, split, operations=operations, kernels=kernels
     )
 
 

@@ -36,6 +36,13 @@ class LayerSplit:
         """All on one card."""
         return cls((device,), (layers,))
 
+    @classmethod
+    def in_parts(
+        cls, devices: tuple[torch.device, ...], layers: int, kv_heads: tuple[int, ...], *, staged: bool = False
+    ) -> LayerSplit:
+        """A part of every layer on each card."""
+        return cls(devices, (layers,) * len(devices), staged, kv_heads=kv_heads)
+
     @property
     def first(self) -> torch.device:
         return self.devices[0]

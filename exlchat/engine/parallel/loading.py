@@ -27,39 +27,35 @@ def parallel_transformer(
     spec: ModelSpec,
     ends: Ends,
     layers: Iterable[DecoderLayer],
-    split: Split,
-    devices: tuple[torch.device, ...],
+    parts: Split,
+    split: LayerSplit,
     *,
     context: int | None = None,
     operations: Operations | None = None,
-    staged: bool = False,
     kernels: ExchangeKernels | None = None,
 ) -> ParallelTransformer:
     """The whole over cards.
 
     Args:
         ends, layers: whole; layers come one after the other, so that only one of them is whole at a time.
-        devices: of the cards.
+        parts, split: how much each card has, and the cards.
         context, operations: as of `Transformer`.
-        staged: as of `LayerSplit`.
         kernels: add up over cards.
     """
-    scratches = [Scratch(device) for device in devices]
-    places = list(zip(devices, scratches, strict=True))
-    around = [_sent(part, *place) for part, place in zip(cut_ends(ends, split), places, strict=True)]
-    own: list[list[DecoderLayer]] = [[] for _ in devices]
+    places = [(device, Scratch(device)) for device in split.devices]
+    around = [_sent(part, *place) for part, place in zip(cut_ends(ends, parts), places, strict=True)]
+    own: list[list[DecoderLayer]] = [[] for _ in places]
     # Not by a name, which would hold one layer while the next is read.
-    for cut in map(partial(cut_layer, spec, split=split), layers):
-        for parts, part, place in zip(own, cut, places, strict=True):
-            parts.append(_sent(part, *place))
-    specs = [cut_spec(spec, split, card) for card in range(split.cards)]
+    for cut in map(partial(cut_layer, spec, split=parts), layers):
+        for so_far, part, place in zip(own, cut, places, strict=True):
+            so_far.append(_sent(part, *place))
+    specs = [cut_spec(spec, parts, card) for card in range(parts.cards)]
     ranks = [
         Transformer(one, its_ends, its_layers, context=context, operations=operations, part=card)
         for card, (one, its_ends, its_layers) in enumerate(zip(specs, around, own, strict=True))
     ]
-    ends_of_cards = (spec.num_layers,) * split.cards
-    sums = [] if kernels is None else sums_over_cards(kernels, spec, devices, staged=staged)
-    return ParallelTransformer(spec, ranks, LayerSplit(devices, ends_of_cards, staged, kv_heads=split.kv_heads), sums)
+    sums = [] if kernels is None else sums_over_cards(kernels, spec, split.devices, staged=split.staged)
+    return ParallelTransformer(spec, ranks, split, sums)
 
 
 def _sent(part: _Part, device: torch.device, scratch: Scratch) -> _Part:

@@ -303,6 +303,9 @@ class _Ahead:
     def running(self) -> bool:
         return self._together.step.running()
 
+    def check(self) -> None:
+        self._together.step.check()
+
     def row(self, rules: DeviceRules) -> DecodeRow:
         return DecodeRow(self.sequence, self._state.context, rules.draws(self._state), self._masked)
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import takewhile
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -28,6 +28,8 @@ from exlchat.llm.info import ModelError
 
 if TYPE_CHECKING:
     from exlchat.engine.decode.graphs import DecodeGraphs
+
+_Answer = TypeVar("_Answer")
 
 _AHEAD = 2  # replays launched and not read: one at work, one behind it
 _NAP = 20e-6
@@ -78,6 +80,9 @@ class Reporting(Protocol):
 
     def running(self) -> bool:
         """Whether a launched step has not ended. Raises `RuntimeError` when the device has failed."""
+
+    def check(self) -> None:
+        """Asks the device nothing. Raises `RuntimeError` where a step has ended without one of several cards."""
 
 
 class SynchronousTokens:
@@ -279,17 +284,17 @@ def wait_for(step: Reporting, sequence: int) -> tuple[int, int]:
     looks = 0
     while (word := step.ring.read(sequence)) is None:
         looks += 1
-        if looks % _LOOKS == 0 and not _still_running(step) and step.ring.read(sequence) is None:
+        if looks % _LOOKS == 0 and not _asked(step.running) and step.ring.read(sequence) is None:
             raise ModelError("the GPU ended a decode step without a token; start exlchat again")
         time.sleep(_NAP)
     # A step in which a card waited for another one in vain has a token, too, but drawn of nothing.
-    _still_running(step)
+    _asked(step.check)
     return word
 
 
-def _still_running(step: Reporting) -> bool:
+def _asked(question: Callable[[], _Answer]) -> _Answer:
     try:
-        return step.running()
+        return question()
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
         raise ModelError(f"the GPU failed in a decode step ({reason}); start exlchat again") from error
