@@ -93,7 +93,8 @@ class _Batches:
 
     @property
     def _pages(self) -> int:
-        return pages_of(self._row)
+        """Of a row; one more has to be there for each, or the last of them waits: see `schedule.admission`."""
+        return pages_of(self._row) + 1
 
     def _held(self, engine: LocalEngine) -> int:
         room = sum(map(usable_memory, self._loader.devices)) + engine.footprint.cache
