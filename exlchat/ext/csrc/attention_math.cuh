@@ -7,8 +7,8 @@
 namespace exl {
 
 constexpr int HEADS = 8;
-// So many pieces a warp take a block hardly longer than one: a range costs several us whatever is in it. Eight tokens behind 1,024
-// took a step of an 8B 4.22 ms with shorter ranges and take 3.73, one token 1.63 and 1.62.
+// So many pieces a warp take a block hardly longer than one: a range costs several us whatever is in it. Eight tokens
+// behind 1,024 took a step of an 8B 4.22 ms with shorter ranges and take 3.72, one token 1.63 and 1.62.
 constexpr int PIECES = 2;
 constexpr float EMPTY = -1e30f;
 constexpr float LOG2_E = 1.4426950408889634f;
