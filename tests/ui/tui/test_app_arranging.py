@@ -198,6 +198,23 @@ async def test_what_was_exported_is_imported(tmp_path: Path) -> None:
         assert [one.text for one in chat.session.branch] == ["one"]
 
 
+async def test_a_command_is_no_draft_of_what_it_exports(tmp_path: Path) -> None:
+    """Who types slowly has it kept as one."""
+    store = filled(tmp_path, "one")
+    ident, out = store.list_conversations()[0].id, tmp_path / "out.jsonl"
+    chat = app(tmp_path, store=store)
+    async with chat.run_test(size=(120, 30), notifications=True) as pilot:
+        screen = chat.chat_screen
+        screen.open_conversation(ident)
+        screen.composer.set_text(f"/export {out}")
+        screen.unsent.keep()
+        assert store.draft(ident)
+        await say(pilot, f"/export {out}")
+        await pilot.pause()
+        assert out.name not in out.read_text(encoding="utf-8")
+        assert store.draft(ident) == ""
+
+
 @pytest.mark.parametrize(("key", "text"), [("g", "batch -old"), ("f", "Letters"), ("p", ""), ("a", "")])
 async def test_what_was_done_to_several_is_taken_back_at_once(tmp_path: Path, key: str, text: str) -> None:
     store = filled(tmp_path, "one", "two", "three")

@@ -144,6 +144,8 @@ class ChatScreen(ChatView):
                 self.composer.refuse(text)
                 self.tell(line, warning=True)
             case Command(action=action, argument=argument):
+                # The command itself is no draft any more, which an export would carry along.
+                self.unsent.keep()
                 if not self.commands.run(action.id, argument) and argument:
                     self.composer.refuse(text)
             case prompt if prompt.text:
