@@ -7,7 +7,7 @@ import json
 import mmap
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +24,8 @@ from exlchat.engine.bench.measure import EndlessCheckpoint, MemoryProbe, benchma
 from exlchat.engine.bench.mixes import MeanBits
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.bench.shapes import named_shape
+from exlchat.engine.schedule.admission import Admission
+from exlchat.engine.schedule.work import Work
 from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.llm.sampling import GREEDY
 from tests.random_models import edit_json, save_random_llama
@@ -103,6 +105,20 @@ def test_rows_are_measured_side_by_side_as_many_as_there_is_room_for(monkeypatch
     assert beside.bytes_per_token < alone.bytes_per_token / 2
     assert report.rooms[0].rows > 12
     assert report.skipped == []
+
+
+def test_no_row_waits_for_the_pages_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[bool] = []
+    has_pages = Admission._has_pages
+
+    def noted(admission: Admission, work: Work, going: Sequence[Work]) -> bool:
+        found.append(has_pages(admission, work, going))
+        return found[-1]
+
+    monkeypatch.setattr(Admission, "_has_pages", noted)
+    list(batch_benchmark(random_model, replace(SETTINGS, contexts=(40,), rows=(12,), runs=1), lambda _: None))
+    assert len(found) >= 2 * 11, "two runs, in which all but the first are asked of"
+    assert all(found)
 
 
 def test_rows_that_have_no_room_are_said_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
