@@ -49,8 +49,15 @@ __global__ void __launch_bounds__(ORDER_THREADS)
     let_next_start();
     const half *row = x + (size_t)blockIdx.y * features;
     const int at = (blockIdx.x * ORDER_THREADS + threadIdx.x) * 8;
+    // `mma` takes what a lane reads at once as rows 2 q, 2 q + 1, 2 q + 8 and 2 q + 9 of two operands; `wgmma` reads rows
+    // where they stand: of 32 those that four threads would have are dealt out among them.
     uint4 places = {~0u, ~0u, ~0u, ~0u};
-    if (at < stored) places = *reinterpret_cast<const uint4 *>(gather + at);
+    if (at < stored && EXL_WGMMA && by_groups) {
+        const uint32_t *pairs = reinterpret_cast<const uint32_t *>(gather + at / 32 * 32) + at / 8 % 4;
+        places = {pairs[0], pairs[4], pairs[8], pairs[12]};
+    } else if (at < stored) {
+        places = *reinterpret_cast<const uint4 *>(gather + at);
+    }
     wait_for_previous();
     if (fits) {
         for (int i = threadIdx.x; i < features / 8; i += ORDER_THREADS) copy16(copy + i * 8, row + i * 8);
@@ -66,15 +73,7 @@ __global__ void __launch_bounds__(ORDER_THREADS)
         const int feature = i % 2 ? pair >> 16 : pair & 0xffffu;
         out.values[i] = feature >= features ? __float2half_rn(0.f) : fits ? copy[feature] : produced(row + feature);
     }
-    stored_x += (size_t)blockIdx.y * stored;
-    if (EXL_WGMMA && by_groups) {
-        // `mma` takes what a lane reads at once as rows 2 q, 2 q + 1, 2 q + 8 and 2 q + 9 of two operands; `wgmma` reads
-        // rows where they stand.
-        uint32_t *pairs = reinterpret_cast<uint32_t *>(stored_x + at / 32 * 32) + at / 8 % 4;
-        pairs[0] = out.words.x, pairs[4] = out.words.y, pairs[8] = out.words.z, pairs[12] = out.words.w;
-    } else {
-        *reinterpret_cast<uint4 *>(stored_x + at) = out.words;
-    }
+    *reinterpret_cast<uint4 *>(stored_x + (size_t)blockIdx.y * stored + at) = out.words;
 }
 
 static int gather_x(const ExlGemm &job, int tiles, cudaStream_t stream) {
