@@ -135,6 +135,10 @@ class CAttention(Structure):
     _fields_ = _fields("ExlAttention")
 
 
+class CPromptAttention(Structure):
+    _fields_ = _fields("ExlPromptAttention")
+
+
 class CPages(Structure):
     _fields_ = _fields("ExlPages")
 

@@ -13,6 +13,7 @@ from exlchat.ext.many_draws import ManyDrawKernels
 from exlchat.ext.pages import PageKernels
 from exlchat.ext.products import Products
 from exlchat.ext.prompt import PromptKernels
+from exlchat.ext.prompt_attention import PromptAttention
 from exlchat.ext.rounding import RoundingKernels
 from exlchat.ext.sampling import SamplerKernels
 from exlchat.ext.settle import SettleKernels
@@ -29,6 +30,7 @@ class Kernels(
     ChainKernels,
     ManyDrawKernels,
     PromptKernels,
+    PromptAttention,
     PageKernels,
     RoundingKernels,
     ExchangeKernels,
@@ -43,6 +45,7 @@ class Kernels(
         ChainKernels.__init__(self, library)
         ManyDrawKernels.__init__(self, library)
         PromptKernels.__init__(self, library)
+        PromptAttention.__init__(self, library)
         PageKernels.__init__(self, library)
         ExpertKernels.__init__(self, library)
         RoundingKernels.__init__(self, library)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from exlchat.engine import GenerationRequest, load
+from exlchat.engine.decode.chunk_attention import chunk_attention
 from exlchat.engine.decode.fit import why_no_prompts
 from exlchat.engine.decode.prompts import PromptGraphs
 from exlchat.engine.kv.cache import KVCache
@@ -34,7 +35,8 @@ def in_steps(transformer: Transformer, kernels: Kernels, kv_cache: str) -> tuple
     cache = KVCache(
         transformer.spec, kv_cache, transformer.dtype, transformer.device, len(IDS), rows=kernel_rows(kernels)
     )
-    sequence, prompts, found = KVSequence(cache), PromptGraphs(transformer), []
+    attention = chunk_attention(transformer, cache, kernels)
+    sequence, prompts, found = KVSequence(cache), PromptGraphs(transformer, attention), []
     for step in STEPS:
         start = len(sequence)
         sequence.reserve(start + step)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from exlchat.engine.cards.split import current
 from exlchat.engine.decode.captured import NO_MEMORY, CapturedSteps, launch_all, launches_dependently
+from exlchat.engine.decode.chunk_attention import chunk_attention
 from exlchat.engine.decode.draws import DecodeRow, RowDraws
 from exlchat.engine.decode.kernels import AfterTheLast, TorchJob
 from exlchat.engine.decode.over_cards import plans_of, splits_of
@@ -92,7 +93,7 @@ class DecodeGraphs:
             self._plan = self._plans[-1]
             """Of the last card, where logits come out and the next tokens are drawn."""
             self._peers = [plan.together.peers for plan in self._plans if plan.together is not None]
-            self.prompts = PromptGraphs(transformer)
+            self.prompts = PromptGraphs(transformer, chunk_attention(transformer, cache, kernels))
             self._drew = False
             """Whether the last step has told all cards what it drew."""
             dependent = launches_dependently(split.first) if dependent is None else dependent

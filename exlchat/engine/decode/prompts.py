@@ -1,9 +1,10 @@
-"""Short prompts on a card: what a layer computes between two attentions, captured as a graph.
+"""Short prompts on a card, captured as graphs: a whole pass, or what a layer computes between two attentions.
 
 The host launches some 15 operations a layer, which takes it longer than the card needs for up to 256 tokens. Captured,
-they are one launch. The attention stays outside: how much it reads changes with every pass, and torch's kernels take
-that from the host. Passes are filled up to one of a few sizes, so that few graphs are needed; what the rows behind the
-last token come to is never looked at, and no row's product depends on another's.
+they are one launch: with the attention a whole pass is (`chunk_attention.py`), which reads on the card how much there
+is. Elsewhere it stays outside, between two graphs: torch's kernels take that from the host. Passes are filled up to one
+of a few sizes, so that few graphs are needed; what the rows behind the last token come to is never looked at, and no
+row's product depends on another's.
 
 A size is captured when it is asked for a second time: the first time its kernels may have to be loaded, which must not
 fall into a capture. The graphs of all sizes share one pool of memory, as no two of them run together.
@@ -17,12 +18,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from exlchat.engine.cards.split import current
 from exlchat.engine.decode.captured import captured, refusals_named
+from exlchat.engine.decode.chunk_attention import ChunkAttention
 from exlchat.engine.decode.fit import why_no_prompts
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.kv.sizes import MOST_AT_ONCE
@@ -40,14 +43,21 @@ SIZES = (16, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 _LARGE = (384, 512, 768, 1024, 1536, MOST_AT_ONCE)
 
 
+_Step: TypeAlias = "tuple[int | None, int | None]"
+"""From the attention of one layer to that of the next: `None` before the first, and behind the last."""
+
+
 class PromptGraphs:
     """Prompts of a model through its graphs where they suit it, else through its transformer.
 
     What a pass gives depends on nothing that an earlier one computed but the cache.
+
+    Args:
+        attention: what graphs hold; without it, it stays between them.
     """
 
-    def __init__(self, transformer: Transformer) -> None:
-        self._transformer = transformer
+    def __init__(self, transformer: Transformer, attention: ChunkAttention | None = None) -> None:
+        self._transformer, self._attention = transformer, attention
         self._suited = why_no_prompts(transformer) is None
         self._sums = transformer.sums if isinstance(transformer, ParallelTransformer) else ()
         self._large: tuple[int, ...] = _LARGE if len(transformer.split.devices) > 1 else ()
@@ -75,6 +85,8 @@ class PromptGraphs:
         if size is None or cards is None:
             return self._through_transformer(ids, cache, start, last_only=last_only)
         self._fill(cards, ids, start, size)
+        if self._attention is not None:
+            self._attention.show(cache, start, tokens)
         if self._sums:
             self._run_together(cards, size, cache, start, tokens)
         else:
@@ -128,7 +140,8 @@ class PromptGraphs:
             ranks = zip(transformer.ranks, self._sums, strict=True)
             self._cards[most] = [_Card(rank, 0, most, sums) for rank, sums in ranks]
         elif most not in self._cards:
-            self._cards[most] = [_Card(transformer, card, most) for card in range(len(transformer.split.devices))]
+            numbers = range(len(transformer.split.devices))
+            self._cards[most] = [_Card(transformer, card, most, attention=self._attention) for card in numbers]
         return self._cards[most]
 
     def _fill(self, cards: Sequence[_Card], ids: Tensor, start: int, size: int) -> None:
@@ -146,7 +159,7 @@ class PromptGraphs:
     def _run_together(self, cards: Sequence[_Card], size: int, cache: KVSequence, start: int, tokens: int) -> None:
         """Part after part on all cards, by their graphs or the same one by one, and the attentions between them."""
         streams, captured = [card.of(size) for card in cards], size in cards[-1].graphs
-        for part, (before, behind) in enumerate(cards[0].parts):
+        for part, ((before, behind),) in enumerate(cards[0].parts):
             if captured:
                 for card in cards:
                     with current(card.device):
@@ -191,12 +204,12 @@ class PromptGraphs:
                     self._transformer.split.carry(cards[number - 1].hidden[:size], card.hidden[:size])
                 graphs = card.graphs.get(size)
                 stream, places = card.of(size)
-                for part, (before, behind) in enumerate(card.parts):
+                for part, pairs in enumerate(card.parts):
                     if graphs is None:
-                        card.compute(before, behind, size, stream, places)
+                        card.compute(pairs, size, stream, places)
                     else:
                         graphs[part].replay()
-                    if behind is not None:
+                    if (behind := pairs[-1][1]) is not None:
                         card.attend(behind, cache, start, tokens)
 
     def _capture(self, cards: Sequence[_Card], size: int) -> None:
@@ -212,24 +225,33 @@ class _Card:
         number: of the card.
         most: tokens of a pass.
         sums: over the cards, where this has a part of every layer.
+        attention: see `PromptGraphs`.
     """
 
-    def __init__(self, transformer: Transformer, number: int, most: int, sums: SumsOverCards | None = None) -> None:
+    def __init__(
+        self,
+        transformer: Transformer,
+        number: int,
+        most: int,
+        sums: SumsOverCards | None = None,
+        attention: ChunkAttention | None = None,
+    ) -> None:
         spec, dtype = transformer.spec, transformer.dtype
         self.device = device = transformer.split.devices[number]
-        self.transformer, self._number, self._sums = transformer, number, sums
+        self.transformer, self._number, self._sums, self._attention = transformer, number, sums, attention
         self._jobs: list[Launch] = []
         """They keep alive what the graphs point to."""
         layers = transformer.split.layers(number)
-        self.parts: list[tuple[int | None, int | None]] = list(pairwise([None, *layers, None]))
-        """From the attention of one layer to that of the next: `None` before the first, and behind the last."""
+        steps: list[_Step] = list(pairwise([None, *layers, None]))
+        self.parts: list[list[_Step]] = [steps] if attention is not None else [[step] for step in steps]
+        """What a graph each holds."""
         heads = spec.num_heads + 2 * spec.num_kv_heads
         self.hidden = torch.zeros(most, spec.hidden_size, device=device)
         first = transformer.places(0, 1, number)
         self._turns = [turn.new_zeros(most, *turn.shape[1:]) for turn in first.turns]
         self._scales = [None if scale is None else scale.new_zeros(most) for scale in first.scales]
         self.rows = torch.zeros(most, heads, spec.head_dim, dtype=dtype, device=device)
-        """Queries, keys and values of the next attention."""
+        """Queries, keys and values of the next attention, where it stays between two graphs."""
         self.mixed = torch.zeros(most, spec.num_heads, spec.head_dim, dtype=dtype, device=device)
         """What it gives."""
         self.out = torch.zeros(most, spec.hidden_size, dtype=dtype, device=device)
@@ -253,15 +275,20 @@ class _Card:
             if scale is not None and own is not None:
                 scale[:tokens].copy_(own)
 
-    def compute(self, before: int | None, behind: int | None, size: int, stream: Stream, places: Places) -> None:
-        if before is not None:
-            self.mix(before, size, stream)
-            exchanges = 0 if self.transformer.spec.parallel else self._add_up(stream, 0)
-            self.feed(before, size, stream)
-            exchanges = self._add_up(stream, exchanges)
-            if self._sums is not None:
-                self._launch(self._sums.count(exchanges))
-        self.lead(behind, size, stream, places)
+    def compute(self, steps: Sequence[_Step], size: int, stream: Stream, places: Places) -> None:
+        for before, behind in steps:
+            if before is not None:
+                self.mix(before, size, stream)
+                exchanges = 0 if self.transformer.spec.parallel else self._add_up(stream, 0)
+                self.feed(before, size, stream)
+                exchanges = self._add_up(stream, exchanges)
+                if self._sums is not None:
+                    self._launch(self._sums.count(exchanges))
+            if behind is not None and self._attention is not None:
+                rows = self.transformer.heads(behind, stream, places)
+                self._attention.attend(behind, rows, self.mixed[:size])
+            else:
+                self.lead(behind, size, stream, places)
 
     def mix(self, layer: int, size: int, stream: Stream) -> None:
         self.transformer.mix(layer, stream, self.mixed[:size].flatten(1))
@@ -305,7 +332,7 @@ class _Card:
             self._aside = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         graphs: list[torch.cuda.CUDAGraph] = []
         with torch.cuda.stream(self._aside):
-            for before, behind in self.parts:
-                graphs.append(captured(partial(self.compute, before, behind, size, stream, places), self._first))
+            for steps in self.parts:
+                graphs.append(captured(partial(self.compute, steps, size, stream, places), self._first))
                 self._first = self._first or graphs[0]
         self.graphs[size] = graphs

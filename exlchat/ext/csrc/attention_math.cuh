@@ -176,10 +176,10 @@ __device__ __forceinline__ void store_token(const ExlAttention &job, size_t at, 
 
 // Queries are multiplied by this, so that a product is the logarithm to base 2 of its weight or, with a softcap, what
 // the hyperbolic tangent is taken of.
-__device__ __forceinline__ float query_factor(const ExlAttention &job) {
+template <class Job> __device__ __forceinline__ float query_factor(const Job &job) {
     return job.softcap > 0.f ? job.scale / job.softcap : job.scale * LOG2_E;
 }
-__device__ __forceinline__ float capped(const ExlAttention &job, float x) {
+template <class Job> __device__ __forceinline__ float capped(const Job &job, float x) {
     const float tangent = 1.f - __fdividef(2.f, power_of_two(fminf(2.f * LOG2_E * x, 100.f)) + 1.f);
     return job.softcap * LOG2_E * tangent;
 }

@@ -172,6 +172,22 @@ typedef struct {
 
 int exl_attention(const ExlAttention *job, int dependent, void *stream);
 
+/* New tokens of one sequence, as many as a chunk of its prompt has, attend to the cached ones and to each other; their keys
+   and values are stored. All in halves, sm_80 and later. What is named as in ExlAttention means the same.
+   qkv: half [rows][heads + 2 * kv_heads][head_dim], queries and keys normed and turned. place: int32 [2], how many tokens are
+   before the new ones, and how many of the rows there are, at least 1; the other rows of out, half [rows][heads * head_dim],
+   stay. page_table: int32 of the sequence. partial: float [splits][tiles * kv_heads][128][head_dim + 2], where tiles is
+   rows * heads / kv_heads / 128 rounded up. splits: at most 32. place, page_table and the rows that are cached already may
+   only be written before the kernel before this one has begun. */
+typedef struct {
+    const void *qkv, *place, *page_table, *sinks;
+    void *keys, *values, *out, *partial;
+    float scale, softcap;
+    int32_t heads, kv_heads, head_dim, window, splits, page_stride, head_stride, rows;
+} ExlPromptAttention;
+
+int exl_prompt_attention(const ExlPromptAttention *job, int dependent, void *stream);
+
 /* Tokens first to first + tokens - 1 of all heads of a layer, between the cache and plain vectors. What is named as in
    ExlAttention means the same. plain_keys, plain_values: half; the vector of token first + t and head h begins at
    element h * keys_head + t * keys_token, or with values_head and values_token: multiples of 8, as the pointers are of

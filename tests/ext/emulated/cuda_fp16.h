@@ -64,4 +64,16 @@ inline uint32_t turned_block(uint32_t v) {
     return of(column, row) | of(column + 1, row) << 16;
 }
 
+// Four blocks, of which lane i gives a row's address, and has of each row lane / 4, columns lane % 4 * 2 and the next.
+inline void load_blocks(uint32_t (&r)[4], const half *row) {
+    unsigned long long rows[32];
+    memcpy(rows, emulated::exchange(row), sizeof(rows));
+    const int lane = threadIdx.x % 32;
+    for (int i = 0; i < 4; i++) memcpy(&r[i], reinterpret_cast<const half *>(rows[i * 8 + lane / 4]) + lane % 4 * 2, 4);
+}
+inline void load_blocks_turned(uint32_t (&r)[4], const half *row) {
+    load_blocks(r, row);
+    for (int i = 0; i < 4; i++) r[i] = turned_block(r[i]);
+}
+
 }  // namespace exl
