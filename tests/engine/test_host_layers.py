@@ -70,11 +70,13 @@ def test_logits_are_those_of_weights_on_the_card(name: str, kind: str, tmp_path:
     path = quantize(kind, tmp_path / "dense", tmp_path / "quantized")
     kernels = kind != "float16"
     cache = "fp16" if kernels else "fp32"
+    # MKL's sums depend on where in memory a matrix begins, on some processors.
+    near = 0 if kernels else 1e-4
     wanted = logits_in_steps(opened(path, kernels=kernels, hosted=0), IDS, STEPS, cache)
     for hosted, ends in ((1, (2,)), (2, (2,)), (2, (1, 2))):
         found = opened(path, kernels=kernels, hosted=hosted, ends=ends)
         assert len(found.hosts) == len(ends)
-        assert torch.equal(logits_in_steps(found, IDS, STEPS, cache), wanted), hosted
+        torch.testing.assert_close(logits_in_steps(found, IDS, STEPS, cache), wanted, rtol=0, atol=near)
 
 
 @pytest.mark.usefixtures("decoded_once")
