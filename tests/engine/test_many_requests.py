@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -190,6 +191,47 @@ def test_who_is_in_front_has_the_row_of_one_that_is_not(folder: Path) -> None:
         pass
     alone = Alone(engine)
     assert all(tuple(one.ids) == alone.ids(one.request)[:60] for one in bulk)
+
+
+def test_who_comes_to_lower_ranks_does_not_wait_for_their_pass(folder: Path) -> None:
+    engine = load(folder, device="cpu", kv_cache="fp32", max_seq_len=1024, cache_tokens=256 * 40, prefill_chunk=32)
+    scheduler = engine._parts.scheduler
+    bulk = [GenerationRequest(COMMON[start:], WARM, seed=1, max_new_tokens=60, rank=Rank.BULK) for start in (595, 100)]
+    for one in bulk:
+        scheduler.add(one, lambda _: None)
+    while not scheduler._read_last or scheduler._passes < 2:
+        assert scheduler.step()
+    front = scheduler.add(GenerationRequest(COMMON[:20], WARM, max_new_tokens=2), lambda _: None)
+    passes = scheduler._passes
+    scheduler.step()
+    assert isinstance(front, Work)
+    assert front.computed == 20
+    assert scheduler._passes == passes
+    # From then on they take turns again.
+    scheduler.step()
+    assert scheduler._passes == passes + 1
+    engine.unload()
+
+
+def test_a_token_is_told_before_the_step_ends_that_made_it(folder: Path) -> None:
+    """In which others wait for the device; what reads it is a thread of its own."""
+    engine = load(folder, device="cpu", kv_cache="fp32", max_seq_len=1024, cache_tokens=256 * 40)
+    seen, in_time = threading.Event(), list[bool]()
+
+    def told(event: Event | Scored | Failed) -> None:
+        going = engine._parts.scheduler._going
+        if isinstance(event, TextDelta) and any(work.rank == Rank.CHAT and work.state for work in going):
+            in_time.append(seen.wait(30))
+
+    bulk = GenerationRequest(COMMON[:40], WARM, seed=1, max_new_tokens=1000, min_new_tokens=1000, rank=Rank.BULK)
+    handle = engine.submit(bulk, told)
+    for event in engine.generate(GenerationRequest(COMMON[:20], WARM, seed=1, max_new_tokens=2)):
+        if isinstance(event, TextDelta):
+            seen.set()
+    handle.cancel()
+    assert in_time
+    assert all(in_time)
+    engine.unload()
 
 
 def test_what_several_begin_with_is_read_once(folder: Path) -> None:

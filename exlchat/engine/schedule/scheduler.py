@@ -33,6 +33,7 @@ from exlchat.engine.schedule.request_checks import check_ids, check_request, che
 from exlchat.engine.schedule.runner import Runner
 from exlchat.engine.schedule.sampling_plan import SamplingPlan, SamplingPlans, healed_request
 from exlchat.engine.schedule.slices import Slices
+from exlchat.engine.schedule.step_lock import StepLock
 from exlchat.engine.schedule.token_sources import TokenSource
 from exlchat.engine.schedule.work import Tell, Work, WorkMaker
 from exlchat.engine.text.tokenizer import Tokenizer
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 _Mode = Literal["own", "together", "ahead"]
 _END = object()
 _STILL = 2e-3  # seconds between two looks at answers that all stand still
-_BREATH = 20e-6  # seconds in which a thread that waits gets at the scheduler
 
 
 class Scheduler:
@@ -102,10 +102,8 @@ class Scheduler:
             open_source=self._open_source,
             other_cache=other_cache,
         )
-        self._lock = threading.RLock()
+        self._lock = StepLock()
         """Held while a step computes."""
-        self._knocks: deque[None] = deque()
-        """One for each thread that waits for it: only then do those who step stand aside, which takes 80 us."""
         self._coming: list[Work] = []
         self._going: list[Work] = []
         self._read_last = False
@@ -147,7 +145,7 @@ class Scheduler:
             RequestError: as `add`; from the events, `ModelError`: memory ran out, or the model computes no numbers.
         """
         told: deque[Event | Failed] = deque()
-        return self._running([self._answer(request, told.append)], told)  # type: ignore[arg-type]
+        return self._running([self._answer(request, self._telling(told))], told)
 
     def generate_several(
         self, request: GenerationRequest, seeds: Sequence[int | None]
@@ -168,13 +166,14 @@ class Scheduler:
         if not 1 <= len(seeds) <= MOST_ANSWERS:
             raise RequestError(f"{len(seeds)} answers at once; there can be 1 to {MOST_ANSWERS}")
         told: deque[OneOfSeveral | PrefillProgress | Failed] = deque()
+        put = self._telling(told)
 
         def tell(index: int) -> Tell:
             def one(event: Event | Scored | Failed) -> None:
                 if isinstance(event, TextDelta | Finished):
-                    told.append(OneOfSeveral(index, event))
+                    put(OneOfSeveral(index, event))
                 elif isinstance(event, Failed) or (isinstance(event, PrefillProgress) and index == 0):
-                    told.append(event)
+                    put(event)
 
             return one
 
@@ -193,27 +192,28 @@ class Scheduler:
                 from the events, `ModelError`: memory ran out, or the model computes no numbers.
         """
         told: deque[PrefillProgress | Scored | Failed] = deque()
-        return self._running([self._score(request, told.append)], told)  # type: ignore[arg-type]
+        return self._running([self._score(request, self._telling(told))], told)
 
     @contextmanager
     def between_steps(self) -> Iterator[None]:
         """Inside nothing is computed, and the cache does not change."""
-        self._knocks.append(None)
-        with self._lock:
-            self._knocks.pop()
+        with self._lock.held():
             yield
 
     def step(self) -> bool:
         """Computes a chunk of one prompt, or a token of each answer; whether there is more to do."""
-        with self._lock:
+        with self._lock.held():
             self._admit()
             self._begin_known()
             reading = [work for work in self._going if work.reading]
             answering = [work for work in self._going if not (work.reading or work.rests)]
-            # Prompts and answers by turns, so that none waits for all of the other.
-            self._read_last = bool(reading) and not (answering and self._read_last)
+            # Prompts and answers by turns, so that none waits for all of the other; only whoever has just come to those
+            # of lower ranks does not wait for their pass.
+            front = min((work.rank for work in answering), default=None)
+            urgent = front is not None and any(work.rank < front and not work.begun for work in reading)
+            self._read_last = bool(reading) and (urgent or not (answering and self._read_last))
             if self._read_last:
-                self._read_a_slice(reading, answering)
+                self._read_a_slice(reading, front)
             elif answering:
                 self._take_turns(answering)
             return bool(self._going or self._coming)
@@ -265,6 +265,15 @@ class Scheduler:
                 self._thread.start()
         return work
 
+    def _telling(self, told: deque[Any]) -> Callable[[object], None]:
+        """Puts events there, for a thread that waits for one or for its turn to step."""
+
+        def tell(event: object) -> None:
+            told.append(event)
+            self._lock.look()
+
+        return tell
+
     def _running(self, works: Sequence[Work], told: deque[Any]) -> Running[Any]:
         def cancel() -> None:
             for work in works:
@@ -277,12 +286,15 @@ class Scheduler:
             self._coming += works
         try:
             while told or not all(work.ended for work in works):
+                if not told and self._thread is not None:
+                    # What is told in a step comes before its end, which waits for the device.
+                    self._lock.wait(lambda: told or self._thread is None or all(work.ended for work in works))
+                    continue
                 if not told:
-                    with self.between_steps():
-                        # Whoever else reads an answer steps for all: what came while waiting is told first.
-                        if not told:
+                    # Whoever else reads an answer steps for all: what came while waiting is told first.
+                    with self._lock.held(unless=lambda: told) as held:
+                        if held:
                             self.step()
-                    self._stand_aside()
                     continue
                 event = told.popleft()
                 if isinstance(event, Failed):
@@ -298,18 +310,13 @@ class Scheduler:
                 self.step()
             except Exception as error:
                 self._fail_all(error)
-            with self._lock:
+            with self.between_steps():
                 self._submitted = {work for work in self._submitted if not work.ended}
                 if not self._submitted:
                     self._thread = None
                     return
             if all(work.rests for work in self._going):
                 time.sleep(_STILL)
-            self._stand_aside()
-
-    def _stand_aside(self) -> None:
-        if self._knocks:
-            time.sleep(_BREATH)
 
     def _admit(self) -> None:
         """The most urgent begin, as far as there is room; for one of a higher rank those of lower ones stand still."""
@@ -360,13 +367,16 @@ class Scheduler:
                 return False
         return True
 
-    def _read_a_slice(self, reading: Sequence[Work], answering: Sequence[Work]) -> None:
-        """Of the prompt of the most urgent."""
+    def _read_a_slice(self, reading: Sequence[Work], front: Rank | None) -> None:
+        """Of the prompt of the most urgent, while answers wait for it, the most urgent of this rank."""
         for tokens, seconds in self._slice_time.ended():
             self._slices.took(tokens, seconds)
-        self._reader.slice = self._slices.size(min((work.rank for work in answering), default=None))
+        self._reader.slice = self._slices.size(front)
         first = min(reading, key=lambda one: (not one.cancelled, one.urgency()))
-        if self._make_room(first):
+        if not first.begun and self._make_room(first):
+            # What the cache holds of it is found at once.
+            self._take_turn(first)
+        if first in self._going and first.reading and self._make_room(first):
             before = first.computed
             with self._slice_time.timed() as computed:
                 self._take_turn(first)
@@ -412,7 +422,7 @@ class Scheduler:
 
     def _fail_all(self, error: Exception) -> None:
         """What fails between two turns fails for everybody: nobody would be told of it otherwise."""
-        with self._lock:
+        with self.between_steps():
             for work in (*self._going, *self._coming):
                 self._fail(work, error)
 

@@ -7,11 +7,11 @@ from statistics import median
 
 from exlchat.llm.request import Rank
 
-_BEGIN = {Rank.CHAT: 256, Rank.API: 1024}
-"""Tokens, until something is known: 10 and 35 ms of an 8B on an H200."""
-_SECONDS = {Rank.CHAT: 0.011, Rank.API: 0.035}
+_BEGIN = {Rank.CHAT: 256, Rank.API: 1024, Rank.BULK: 512, Rank.IDLE: 512}
+"""Tokens, until something is known: 10, 35 and 18 ms of an 8B on an H200."""
+_SECONDS = {Rank.CHAT: 0.011, Rank.API: 0.035, Rank.BULK: 0.018, Rank.IDLE: 0.018}
 """What a slice may take while somebody of such a rank is answered, or as much as a pass where that takes longer: their
-tokens then come half as fast, and not slower."""
+tokens then come half as fast, and not slower. Beside the low ranks it is what a chat that comes has to wait for."""
 _LEAST = 32
 """Fewer tokens take as long as these, on a card and on a processor."""
 
@@ -35,7 +35,7 @@ class Slices:
     def size(self, front: Rank | None) -> int:
         """Of the next one, while answers wait for it, the most urgent of this rank; `None`: nobody is answered."""
         self._passed = None
-        if front not in _SECONDS:
+        if front is None:
             return self._chunk
         size = self._sizes.get(front, _BEGIN[front])
         while size > _LEAST and front not in self._sizes and size * self._token_seconds > self._most(front):
