@@ -368,19 +368,54 @@ class Late:
         return found
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_no_report_is_lost_where_the_device_lags(
-    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    """Answers of unlike lengths, each followed by another, beside chats that go first and some that are cancelled."""
-    scheduler, late, choice = engine._parts.scheduler, Late(), random.Random(seed)
+@pytest.fixture
+def late(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> Late:
+    made, scheduler = Late(), engine._parts.scheduler
     for layer in range(engine._parts.transformer.spec.num_layers):
         # It stores nothing, and what is found there afterwards has to be numbers.
         pages = engine._parts.cache.layer(layer)
         pages.keys.zero_(), pages.values.zero_()
-    ahead = BatchedRunAhead(cast("DecodeGraphs", late), DeviceRules(scheduler._plans.vocabulary))
+    ahead = BatchedRunAhead(cast("DecodeGraphs", made), DeviceRules(scheduler._plans.vocabulary))
     monkeypatch.setattr(scheduler, "_ahead", ahead)
     monkeypatch.setattr(scheduler._admission, "_most", lambda: MOST)
+    return made
+
+
+@pytest.mark.parametrize("number", [0, 6, 11])
+def test_who_has_joined_reads_each_pass_in_the_step_in_which_the_others_do(
+    engine: LocalEngine, late: Late, number: int
+) -> None:
+    """One that is a pass behind is told its tokens by that later, however early its turn is."""
+    scheduler, ahead = engine._parts.scheduler, engine._parts.scheduler._ahead
+    assert ahead is not None
+    asked = [
+        Asked(engine, GenerationRequest([7, number], WARM, max_new_tokens=60, min_new_tokens=60, rank=Rank.BULK))
+        for number in range(12)
+    ]
+    while min(one.tokens for one in asked) < 10:
+        scheduler.step()
+    again = asked[number]
+    cast("Work", again.handle).rest()
+    for _ in range(3):
+        scheduler.step()
+    cast("Work", again.handle).go_on()
+    before = again.tokens
+    while again.tokens < before + 3:
+        scheduler.step()
+    before = again.tokens
+    for step in range(20):
+        assert {one.unread for one in ahead._rows} == {2}
+        assert again.tokens == before + step
+        scheduler.step()
+    run(engine)
+    assert late.kept > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_report_is_lost_where_the_device_lags(engine: LocalEngine, late: Late, seed: int) -> None:
+    """Answers of unlike lengths, each followed by another, beside chats that go first and some that are cancelled."""
+    scheduler, ahead, choice = engine._parts.scheduler, engine._parts.scheduler._ahead, random.Random(seed)
+    assert ahead is not None
     asked: list[Asked] = []
 
     def ask(rank: Rank = Rank.BULK, tokens: int = 0) -> None:

@@ -100,6 +100,14 @@ class BatchedRunAhead:
                 return
             self._launch()
 
+    def behind(self) -> set[GenerationState]:
+        """Whose next token was drawn a pass before those of the others; asked between two rounds of turns.
+
+        Who came, or was put into a row, when its turn of a round was over is so, and would stay so: it would be told
+        each token a round too late.
+        """
+        return {one.state for one in self._rows if one.unread > _AHEAD}
+
     def is_read(self) -> bool:
         """Whether nobody of the next pass has anything left to read."""
         return not any(one.busy for one in self._rows)
@@ -199,7 +207,7 @@ class _Ahead:
 
     def __init__(self, together: BatchedRunAhead, state: GenerationState) -> None:
         self._together = together
-        self._state = state
+        self.state = state
         self._masked = state.parts.rules.hold
         self.awaited = self._masked or bool(state.parts.request.alternatives)
         """Whether the host has to know something between two draws."""
@@ -242,17 +250,17 @@ class _Ahead:
 
     @property
     def sequence(self) -> KVSequence:
-        return self._state.parts.sequence
+        return self.state.parts.sequence
 
     @property
     def most(self) -> int:
         """How many tokens may still come of the passes."""
-        return self._state.most - self.unread
+        return self.state.most - self.unread
 
     @property
     def has_room(self) -> bool:
         try:
-            self.sequence.reserve(len(self._state.context) + self.unread)
+            self.sequence.reserve(len(self.state.context) + self.unread)
         except PoolFullError:
             return False
         return True
@@ -307,7 +315,7 @@ class _Ahead:
         self._together.step.check()
 
     def row(self, rules: DeviceRules) -> DecodeRow:
-        return DecodeRow(self.sequence, self._state.context, rules.draws(self._state), self._masked)
+        return DecodeRow(self.sequence, self.state.context, rules.draws(self.state), self._masked)
 
     def follow(self, token: int) -> int:
         if self.refused is None and not self.busy:
@@ -318,13 +326,13 @@ class _Ahead:
         report = self._kept.pop(0) if self._kept else self._report()
         self._went_on = False
         check_drawn(report.status)
-        self._state.note(report.chances)
+        self.state.note(report.chances)
         self.sequence.extend((token,))
         return report.token
 
     def go_on(self) -> None:
         self._went_on = True
-        self._mask = self._state.parts.rules.mask if self._masked else None
+        self._mask = self.state.parts.rules.mask if self._masked else None
         if self.placed:
             self._together.launch_ahead(self)
 
@@ -349,7 +357,7 @@ class _Ahead:
     def _report(self) -> _Report:
         token, status = wait_for(self, self._before + self._read + 1)
         told = None
-        if (many := self._state.parts.request.alternatives) and status == DRAWN and self.slot is not None:
+        if (many := self.state.parts.request.alternatives) and status == DRAWN and self.slot is not None:
             # The next pass, which overwrites them, waits for this.
             (told,) = chances(self._together.step.wide.logits(self.slot)[None], [token], many)
         self._read += 1

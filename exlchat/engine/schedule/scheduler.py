@@ -395,11 +395,13 @@ class Scheduler:
         rows = len(answering)
         # See `generate_several` of caches of few bits.
         exact = rows <= MAX_ROWS if self.runner.step is not None else rows == 1 or not self._cache.kind.quantized
+        behind = self._ahead.behind() if self._ahead is not None else ()
         for work in sorted(self._of_pass(answering), key=self._turn_of):
-            work.note_pass(rows, exact=exact)
-            # Those before it may have had it stand still.
-            if work in self._going and self._make_room(work):
-                self._take_turn(work)
+            for _ in range(2 if work.state in behind else 1):
+                work.note_pass(rows, exact=exact)
+                # Those before it may have had it stand still.
+                if work in self._going and self._make_room(work):
+                    self._take_turn(work)
 
     def _turn_of(self, work: Work) -> tuple[bool, tuple[int, int]]:
         """Those for which the next pass waits go first."""
