@@ -17,8 +17,10 @@ from exlchat.engine.decode.draws import DecodeRow
 from exlchat.engine.decode.graphs import DecodeGraphs
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.sampling.device_rules import DeviceRules
+from exlchat.engine.sampling.distribution import Moment, distribution, drawn, next_surprise
 from exlchat.engine.schedule.batch import BatchedRunAhead
 from exlchat.engine.schedule.work import Work
+from exlchat.ext.functions import CDraw
 from exlchat.ext.philox import uniform_bits
 from exlchat.ext.sampling import TokenRing
 from exlchat.llm.constraint import Constraint
@@ -26,10 +28,12 @@ from exlchat.llm.events import TextDelta
 from exlchat.llm.info import ModelError
 from exlchat.llm.port import Failed, Handle
 from exlchat.llm.request import Rank
+from exlchat.llm.sampling import SamplingSettings
 from tests.engine.test_several import PROMPT, WARM, Drawing, alone, probabilities
 from tests.random_models import edit_json, save_random_llama
 
 MOST = 40
+STEERED = SamplingSettings(1.2, mirostat_tau=3.0, mirostat_eta=0.2)
 
 
 class WideDrawing(Drawing):
@@ -47,17 +51,20 @@ class WideDrawing(Drawing):
             ring=self._places.__getitem__,
             set_mask=self.set_place_mask,
             logits=lambda place: self._logits[place],
+            mu=lambda place: self._steered[place].mu,
         )
         self._passes = 0
         self.kept: list[int] = []
         """Rows that went on where they were each time that rows were put."""
         self._at: dict[int, tuple[DecodeRow, list[int]]] = {}
         self._masks: dict[int, torch.Tensor] = {}
+        self._steered: dict[int, CDraw] = {}
         self._logits: dict[int, torch.Tensor] = {}
 
     def put_rows(self, rows: Sequence[KVSequence | None], begun: Mapping[int, DecodeRow]) -> int:
         assert self._may_leave or None not in rows
         for place, row in begun.items():
+            self._steered[place] = row.draws.c_draw()
             self._at[place] = row, [row.context[-1], len(row.context) - 1, row.draws.index]
         self._at = {place: at for place, at in self._at.items() if place < len(rows) and rows[place] is not None}
         assert [self._at[place][0].sequence if place in self._at else None for place in range(len(rows))] == list(rows)
@@ -86,8 +93,17 @@ class WideDrawing(Drawing):
             words = self._masks.pop(place)
             ids = torch.arange(len(logits))
             logits = logits.masked_fill((words[ids // 32] >> ids % 32 & 1) == 0, float("-inf"))
-        cumulative = probabilities(logits, WARM).cumsum(0)
         uniform = uniform_bits(row.draws.seed, index, attempt=row.draws.attempt) / 2**53
+        settings = row.draws.settings
+        if "mirostat" in settings.steps:
+            state = self._steered[place]
+            found = distribution(logits.double(), settings, settings.steps, Moment(state.mu, 1.0, None))
+            assert found.steered is not None
+            token = drawn(found.left, uniform)
+            p = float(found.steered.p[found.steered.ids == token])
+            state.mu = next_surprise(state.mu, p, settings.mirostat_tau, settings.mirostat_eta)
+            return token
+        cumulative = probabilities(logits, WARM).cumsum(0)
         return int(torch.searchsorted(cumulative, cumulative[-1] * uniform, right=True))
 
 
@@ -207,6 +223,38 @@ def test_masks_and_chances_do_not_stop_the_others(
             assert found.taken.rank == told.taken.rank
             assert found.taken.log_probability == pytest.approx(told.taken.log_probability, abs=1e-3)
         assert len(one.end.chances) == (len(one.end.token_ids) if one.request.alternatives else 0)
+
+
+def test_mirostat_goes_on_where_the_device_was(
+    engine: LocalEngine, step: WideDrawing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stops nobody; some stand still in between, and the last few are drawn on the host again."""
+    wanted = [replace(one, max_new_tokens=40 if number < 12 else 80) for number, one in enumerate(requests(17))]
+    for at in (2, 6, 13, 16):
+        wanted[at] = replace(wanted[at], sampling=STEERED)
+    asked = [Asked(engine, one) for one in wanted]
+    scheduler = engine._parts.scheduler
+    while any(work.reading for work in (*scheduler._coming, *scheduler._going)):
+        scheduler.step()
+    turn = 0
+    while len(scheduler._going) > 12:
+        assert scheduler._mode == "ahead"
+        for at in (6, 13):
+            work = cast("Work", asked[at].handle)
+            if turn % 11 == 4:
+                work.rest()
+            elif turn % 11 == 7:
+                work.go_on()
+            elif turn == 20 and not work.ended:
+                scheduler._pause(work)
+        scheduler.step()
+        turn += 1
+    assert max(step.sizes) > 8
+    for at in (6, 13):
+        cast("Work", asked[at].handle).go_on()
+    run(engine)
+    assert scheduler._mode != "ahead"
+    check_all(engine, monkeypatch, asked)
 
 
 def test_an_answer_that_takes_on_a_form_in_the_middle(

@@ -166,6 +166,23 @@ def test_masks_and_chances_beside_plain_rows(engine: LocalEngine) -> None:
 
 
 @needs_shared
+def test_mirostat_beside_plain_rows_is_drawn_on_the_card(engine: LocalEngine) -> None:
+    requests = unlike(engine, 14)
+    steered = SamplingSettings(1.0, mirostat_tau=3.0)
+    for at in (2, 9):
+        requests[at] = dataclasses.replace(
+            requests[at], sampling=steered, max_new_tokens=50, min_new_tokens=50, banned=[]
+        )
+    answers = Answers(engine, requests)
+    assert [len(ids) for ids in answers.ids] == [one.max_new_tokens for one in requests]
+    for at in (2, 9):
+        end = answers.ends[at]
+        assert isinstance(end, Finished)
+        # All others are longer, so there were more than eight when it ended.
+        assert end.stats.decode_path == "run-ahead"
+
+
+@needs_shared
 def test_a_single_answer_afterwards_is_what_it_was(engine: LocalEngine) -> None:
     request = unlike(engine, 1)[0]
     # A prompt that is known has other last bits than one that is read; in few bits others again once others have run.

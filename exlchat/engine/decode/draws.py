@@ -156,6 +156,10 @@ class ManyDraws:
     def ring(self, row: int) -> TokenRing:
         return self._rows[row].sampler.ring
 
+    def mu(self, row: int) -> float:
+        """See `SamplerState.mu`."""
+        return self._rows[row].sampler.mu()
+
     def set_mask(self, row: int, words: Tensor) -> None:
         """What the next pass may draw there; its last one has reported. See `ChainState.set_mask`."""
         self._rows[row].chain.set_mask(words)

@@ -102,6 +102,12 @@ class WideRows:
         assert self._draws is not None
         return self._draws.ring(place)
 
+    def mu(self, place: int) -> float:
+        """Mirostat's, of a place whose last pass has reported."""
+        assert self._draws is not None
+        with self._on_card():
+            return self._draws.mu(place)
+
     @torch.inference_mode()
     def set_mask(self, place: int, words: Tensor) -> None:
         """What the next pass may draw in a place whose row was begun `masked`: see `ChainState.set_mask`."""

@@ -12,6 +12,7 @@ from exlchat.engine.draft.ngram_drafter import NgramDrafter
 from exlchat.engine.sampling.device import is_steered, why_not_on_device
 from exlchat.engine.sampling.device_rules import DeviceRules
 from exlchat.engine.schedule.generation import GenerationState
+from exlchat.engine.schedule.host_draws import may_go_back
 from exlchat.engine.schedule.runner import Runner
 from exlchat.engine.schedule.token_sources import MaskedTokens, RunAheadTokens, SynchronousTokens, TokenSource
 from exlchat.llm.request import GenerationRequest
@@ -47,6 +48,11 @@ class AnswerSources:
         if runner.step is not None and _takes_the_best(state):
             return self._drafted(state, drafter, lambda ids: runner.best_of_rows(sequence, ids), lambda best: best)
         return self._drafted(state, drafter, lambda ids: list(runner.row_logits(sequence, ids)), self._drawer(state))
+
+    def foreseen(self, state: GenerationState) -> TokenSource:
+        """Tokens that a device has drawn already, each of which is fed as a prompt is."""
+        runner, sequence = self._runner, state.parts.sequence
+        return SynchronousTokens(lambda token: runner.last_logits(sequence, [token]), self._drawer(state))
 
     def _drafter(self, request: GenerationRequest) -> tuple[Drafter, DraftLength] | None:
         kind = request.draft
@@ -95,8 +101,7 @@ class AnswerSources:
         if state.foresees:
             return False
         # Mirostat's state is on the device then, and what goes back would begin without it.
-        limited = request.thoughts is not None and request.thoughts.tokens is not None
-        anew = request.banned or request.constraint or limited or self._drafter(request) is not None
+        anew = may_go_back(request) or request.constraint or self._drafter(request) is not None
         return not (is_steered(request.sampling) and anew)
 
 

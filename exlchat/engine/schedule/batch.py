@@ -9,13 +9,14 @@ are put together anew. Where the host has to know something before a draw, `host
 More than eight are a wide pass, whose rows keep their places: who leaves leaves an empty one, who comes takes it, and
 the others neither wait nor begin anew. Of thirty-two rows one ends every few passes. There the device also draws for
 those of which the host has to know something between two draws: they take their turns first, and the next pass begins
-when they have.
+when they have. Mirostat's mu stays on the device while its row keeps its place; who leaves takes along what was drawn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
@@ -24,6 +25,7 @@ from exlchat.engine.decode.draws import DecodeRow
 from exlchat.engine.decode.wide import MOST_ROWS, filled_size
 from exlchat.engine.kv.pool import PoolFullError
 from exlchat.engine.kv.sequence import KVSequence
+from exlchat.engine.sampling.device import is_steered
 from exlchat.engine.sampling.device_rules import DeviceRules
 from exlchat.engine.schedule.generation import GenerationState
 from exlchat.engine.schedule.scoring import chances
@@ -132,7 +134,7 @@ class BatchedRunAhead:
             one.drain()
         self._formed = []
         formed = [one for one in self._open if not one.busy and one.goes_on]
-        self._wide, self._left = len(formed) > MAX_ROWS or any(one.awaited for one in formed), False
+        self._wide, self._left = len(formed) > MAX_ROWS or any(one.only_wide for one in formed), False
         if self._wide:
             self._place([*formed], formed)
         if self._wide or not formed:
@@ -153,7 +155,7 @@ class BatchedRunAhead:
             return False
         leaving = set(self._rows).difference(one for one in places if one is not None)
         for one in leaving:
-            if one.awaited:  # the next pass overwrites what it has still to see
+            if one.only_wide:  # the next pass overwrites what it has still to see
                 one.drain()
         try:
             self._place(places, coming, joins=max((one.unread for one in self._rows), default=0))
@@ -178,7 +180,7 @@ class BatchedRunAhead:
         while places and places[-1] is None:
             places.pop()
         rows = len(places) - places.count(None)
-        few = rows <= MAX_ROWS and not any(one is not None and one.awaited for one in places)
+        few = rows <= MAX_ROWS and not any(one is not None and one.only_wide for one in places)
         if few or len(places) > MOST_ROWS or filled_size(len(places)) > filled_size(rows):
             return None
         return places if rows == len(places) or self.step.wide.may_leave_places() else None
@@ -211,6 +213,7 @@ class _Ahead:
         self._masked = state.parts.rules.hold
         self.awaited = self._masked or bool(state.parts.request.alternatives)
         """Whether the host has to know something between two draws."""
+        self._steered = is_steered(state.parts.request.sampling)
         self._went_on = False
         self._mask: Tensor | None = None
         self._closed = False
@@ -232,6 +235,11 @@ class _Ahead:
     @property
     def busy(self) -> bool:
         return self.unread > 0
+
+    @property
+    def only_wide(self) -> bool:
+        """Whether it needs a place in a wide pass, however few there are."""
+        return self.awaited or self._steered
 
     @property
     def ready(self) -> bool:
@@ -302,6 +310,9 @@ class _Ahead:
     def drain(self) -> None:
         while self._under_way > 0:
             self._kept.append(self._report())
+        if self._steered and self.placed and self.state.reason is None:
+            assert self.slot is not None
+            self.state.parts.sampler.steer(self._together.step.wide.mu(self.slot))
         self.slot = None
 
     def leave_place(self) -> None:
@@ -347,9 +358,13 @@ class _Ahead:
             return
         self._closed = True
         try:
-            if self._together.waits_to_leave(self):
+            foresees = self._steered and self.state.reason is None
+            if foresees or self._together.waits_to_leave(self):
                 with suppress(ModelError):  # a device that has failed works for nobody
                     self.drain()
+            if foresees:
+                drawn = takewhile(lambda report: report.status == DRAWN, self._kept)
+                self.state.foresee([report.token for report in drawn], None)
         finally:
             self.slot = None
             self._together.leave(self)

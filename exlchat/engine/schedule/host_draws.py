@@ -23,13 +23,20 @@ if TYPE_CHECKING:
 
 
 def drawn_on_device(request: GenerationRequest) -> bool:
-    """Whether the device can draw the tokens of an answer beside others; Mirostat's state is kept on the host then."""
-    return not is_steered(request.sampling) and why_not_on_device(request.sampling) is None
+    """Whether the device can draw the tokens of an answer in a wide pass."""
+    if is_steered(request.sampling) and (request.alternatives or request.constraint or may_go_back(request)):
+        return False
+    return why_not_on_device(request.sampling) is None
 
 
 def drawn_by_host(request: GenerationRequest) -> bool:
     """Whether each token of an answer beside few others is drawn on the host."""
-    return bool(request.alternatives) or not drawn_on_device(request)
+    return bool(request.alternatives) or is_steered(request.sampling) or not drawn_on_device(request)
+
+
+def may_go_back(request: GenerationRequest) -> bool:
+    """Whether drawn tokens may be taken back: what Mirostat came to on a device by them is not known any more."""
+    return bool(request.banned) or (request.thoughts is not None and request.thoughts.tokens is not None)
 
 
 def may_run_ahead(request: GenerationRequest) -> bool:

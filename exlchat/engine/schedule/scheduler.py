@@ -461,7 +461,7 @@ class Scheduler:
 
     def _open_source(self, state: GenerationState) -> TokenSource:
         if self._mode == "ahead" and self._ahead is not None:
-            return self._ahead.open(state)
+            return self._sources.foreseen(state) if state.foresees else self._ahead.open(state)
         if self._mode == "together" and self._together is not None:
             return self._together.open(state)
         return self._sources.open(state)
