@@ -11,8 +11,8 @@ from exlchat.llm.request import Rank
 class Device:
     """Takes its time for tokens and passes, by a clock of its own; what slices took is known two later."""
 
-    def __init__(self, token_seconds: float, pass_seconds: float, chunk: int = 4096) -> None:
-        self.slices = Slices(chunk)
+    def __init__(self, token_seconds: float, pass_seconds: float, chunk: int = 4096, lowest: Rank = Rank.API) -> None:
+        self.slices = Slices(chunk, lowest=lowest)
         self._under_way: list[int] = []
         self.now = 100.0
         self._token, self._pass = token_seconds, pass_seconds
@@ -69,13 +69,15 @@ def test_what_prompts_took_alone_is_known_at_the_first_slice() -> None:
     assert device.gaps(Rank.CHAT, 1)[0] < 0.12
 
 
-def test_those_who_serve_programs_wait_longer_and_low_ranks_leave_room_for_a_chat_that_comes() -> None:
-    chat, api, bulk = (Device(2e-5, 1e-3) for _ in range(3))
-    for device in (chat, api, bulk):
+def test_those_who_serve_programs_wait_longer_and_on_a_card_low_ranks_leave_room_for_a_chat_that_comes() -> None:
+    chat, api, whole = (Device(2e-5, 1e-3) for _ in range(3))
+    bulk = Device(2e-5, 1e-3, lowest=Rank.IDLE)
+    for device in (chat, api, bulk, whole):
         device.answer(20)
     assert max(chat.gaps(Rank.CHAT, 30)[6:]) < max(api.gaps(Rank.API, 30)[6:])
     assert 0.018 / 2.4 <= max(bulk.gaps(Rank.BULK, 30)[6:]) <= 1.2 * 0.018 + 1e-3
     assert bulk.slices.size(None) == 4096
+    assert whole.gaps(Rank.BULK, 3)[-1] == pytest.approx(4096 * 2e-5 + 1e-3)
 
 
 def test_where_a_card_loads_and_captures_what_it_runs_a_size_is_not_judged_by_that() -> None:

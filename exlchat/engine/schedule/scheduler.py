@@ -90,7 +90,7 @@ class Scheduler:
         self._together = None if graphs is None else BatchedHostDraws(graphs, device_rules)
         self._ahead = None if graphs is None else BatchedRunAhead(graphs, device_rules)
         self._reader = PromptReader(self.runner, prefill_chunk, archive)
-        self._slices = Slices(prefill_chunk, judged=1 if graphs is None else 5)
+        self._slices = Slices(prefill_chunk) if graphs is None else Slices(prefill_chunk, judged=5, lowest=Rank.IDLE)
         self._slice_time = Stopwatch(transformer.split.devices[-1])
         self._admission = Admission(cache, self._reader, lambda: self.runner.most_rows)
         self._maker = WorkMaker(
