@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from exlchat.engine.decode.parts import attention_rules
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Transformer
-from exlchat.ext.attention import HEAD_DIMS, AttentionRules
+from exlchat.ext.attention import HEAD_DIMS
 from exlchat.ext.prompt_attention import OLDEST, PromptAttention, PromptScratch
 
 
@@ -46,7 +47,7 @@ class ChunkAttention:
 
     def attend(self, index: int, rows: Tensor, mixed: Tensor) -> None:
         """As `Transformer.attend` of what `show` said; of `mixed`, the rows of new tokens are written."""
-        spec, layer, size = self._transformer.spec, self._transformer.layers[index], len(rows)
+        spec, size = self._transformer.spec, len(rows)
         if size not in self._scratch:
             sizes = (spec.num_heads, spec.num_kv_heads, spec.head_dim, size)
             self._scratch[size] = PromptScratch(*sizes, self._transformer.device, processors=self._processors)
@@ -56,11 +57,6 @@ class ChunkAttention:
             pages=self._cache.layer(index),
             page_table=self._tables.of(spec.windows[index] > 0)[0],
             place=self._place,
-            rules=AttentionRules(
-                scale=spec.attention_scale,
-                window=spec.windows[index],
-                softcap=spec.attention_softcap,
-                sinks=None if layer.sinks is None else layer.sinks.float(),
-            ),
+            rules=attention_rules(spec, index, self._transformer.layers[index]),
             scratch=self._scratch[size],
         ).launch(dependent=True)

@@ -12,10 +12,23 @@ from exlchat.engine.cards.split import placed_on
 from exlchat.engine.kv.memory import PageTables
 from exlchat.engine.layers.norms import Norm
 from exlchat.engine.layers.quantized_linear import Launch
+from exlchat.engine.layers.transformer import DecoderLayer
+from exlchat.engine.model.spec import ModelSpec
+from exlchat.ext.attention import AttentionRules
 from exlchat.ext.exchange import Peers
 from exlchat.ext.layout import PackedMatrix
 from exlchat.ext.products import NormCopy, Normed
 from exlchat.ext.settle import Joining, NormedCopy
+
+
+def attention_rules(spec: ModelSpec, index: int, layer: DecoderLayer) -> AttentionRules:
+    """Of a layer, over queries and keys that are normed and turned already."""
+    return AttentionRules(
+        scale=spec.attention_scale,
+        window=spec.windows[index],
+        softcap=spec.attention_softcap,
+        sinks=None if layer.sinks is None else layer.sinks.float(),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from torch.nn import functional
 from exlchat.engine.decode.experts import ExpertJobs, FloatExperts, PackedExperts, Router, packed_experts
 from exlchat.engine.decode.fit import norms_heads_inside, why_not_fused
 from exlchat.engine.decode.kernels import StepKernels, TorchJob, torch_rows
-from exlchat.engine.decode.parts import FirstReaders, Half, Join, Reader, Together
+from exlchat.engine.decode.parts import FirstReaders, Half, Join, Reader, Together, attention_rules
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.memory import PageTables
 from exlchat.engine.layers.experts import Experts, Mlp
@@ -316,15 +316,12 @@ class _Walk:
 
     def _attention_rules(self, index: int, layer: DecoderLayer) -> AttentionRules:
         inside = norms_heads_inside(layer)
-        return AttentionRules(
-            scale=self._spec.attention_scale,
-            window=self._spec.windows[index],
-            softcap=self._spec.attention_softcap,
+        return replace(
+            attention_rules(self._spec, index, layer),
             query_norm=layer.query_norm.weight if inside and layer.query_norm is not None else None,
             key_norm=layer.key_norm.weight if inside and layer.key_norm is not None else None,
             eps=self._spec.norm_eps,
             interleaved=self._spec.interleaved,
-            sinks=None if layer.sinks is None else layer.sinks.float(),
         )
 
     def _norm_heads(self, layer: DecoderLayer, heads: Tensor) -> list[Launch]:

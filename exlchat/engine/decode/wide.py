@@ -18,12 +18,13 @@ from torch import Tensor
 
 from exlchat.engine.decode.captured import captured, refusals_named
 from exlchat.engine.decode.kernels import StepKernels
+from exlchat.engine.decode.parts import attention_rules
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.pool import PoolFullError
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.transformer import Places, Stream, Transformer
 from exlchat.engine.model.spec import ModelSpec
-from exlchat.ext.attention import MAX_SPLITS, AttentionRules, AttentionScratch
+from exlchat.ext.attention import MAX_SPLITS, AttentionScratch
 from exlchat.ext.functions import WIDE_ROWS
 from exlchat.ext.kv_formats import PAGE_TOKENS
 
@@ -148,7 +149,7 @@ class WidePasses:
         self.logits[:size].copy_(transformer.logits(transformer.finish(stream)))
 
     def _attend(self, index: int, rows: Tensor, mixed: Tensor) -> None:
-        spec, layer, size = self._transformer.spec, self._transformer.layers[index], len(rows)
+        spec, size = self._transformer.spec, len(rows)
         self._kernels.attention(
             rows,
             mixed,
@@ -156,12 +157,7 @@ class WidePasses:
             page_table=self._tables.of(spec.windows[index] > 0)[:size],
             position=self.position[:size],
             turns=self._unturned,
-            rules=AttentionRules(
-                scale=spec.attention_scale,
-                window=spec.windows[index],
-                softcap=spec.attention_softcap,
-                sinks=None if layer.sinks is None else layer.sinks.float(),
-            ),
+            rules=attention_rules(spec, index, self._transformer.layers[index]),
             scratch=self._scratch,
             least=_SHORT_PIECE if size <= _FEW_ROWS else _LONG_PIECE,
         ).launch(dependent=True)

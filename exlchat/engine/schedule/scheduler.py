@@ -286,20 +286,19 @@ class Scheduler:
             self._coming += works
         try:
             while told or not all(work.ended for work in works):
-                if not told and self._thread is not None:
+                if told:
+                    event = told.popleft()
+                    if isinstance(event, Failed):
+                        raise event.error
+                    yield event
+                elif self._thread is not None:
                     # What is told in a step comes before its end, which waits for the device.
                     self._lock.wait(lambda: told or self._thread is None or all(work.ended for work in works))
-                    continue
-                if not told:
+                else:
                     # Whoever else reads an answer steps for all: what came while waiting is told first.
                     with self._lock.held(unless=lambda: told) as held:
                         if held:
                             self.step()
-                    continue
-                event = told.popleft()
-                if isinstance(event, Failed):
-                    raise event.error
-                yield event
         finally:
             for work in works:
                 self.drop(work)
