@@ -22,11 +22,12 @@ from exlchat.ext.settle import Joining, NormedCopy
 
 
 def attention_rules(spec: ModelSpec, index: int, layer: DecoderLayer) -> AttentionRules:
-    """Of a layer, over queries and keys that are normed and turned already."""
+    """Of a layer, over queries and keys that are normed already."""
     return AttentionRules(
         scale=spec.attention_scale,
         window=spec.windows[index],
         softcap=spec.attention_softcap,
+        interleaved=spec.interleaved,
         sinks=None if layer.sinks is None else layer.sinks.float(),
     )
 

@@ -321,7 +321,6 @@ class _Walk:
             query_norm=layer.query_norm.weight if inside and layer.query_norm is not None else None,
             key_norm=layer.key_norm.weight if inside and layer.key_norm is not None else None,
             eps=self._spec.norm_eps,
-            interleaved=self._spec.interleaved,
         )
 
     def _norm_heads(self, layer: DecoderLayer, heads: Tensor) -> list[Launch]:

@@ -78,9 +78,7 @@ class WidePasses:
             self._device,
             rows=MOST_ROWS,
         )
-        whole = transformer.places(0, length)
-        self._turns, self._scales = whole.turns, whole.scales
-        # The attention turns nothing: rows come turned.
+        self._places = transformer.places(0, length)
         self._unturned = torch.zeros(length, 0, 2, device=self._device)
         self._shown = 0, 0
         self._seen: set[int] = set()
@@ -135,14 +133,12 @@ class WidePasses:
     def _compute(self, size: int) -> None:
         transformer, spec = self._transformer, self._transformer.spec
         token, position = self.token[:size], self.position[:size]
-        places = Places(
-            [turns[position] for turns in self._turns],
-            [None if scales is None else scales[position] for scales in self._scales],
-        )
+        scales = [None if scales is None else scales[position] for scales in self._places.scales]
+        places = Places(self._places.turns, scales)
         stream = Stream(transformer.embed(token, 0))
         width = spec.num_heads * spec.head_dim
         for index in range(len(transformer.layers)):
-            rows = transformer.heads(index, stream, places).contiguous()
+            rows = transformer.unturned_heads(index, stream, places).contiguous()
             mixed = torch.empty(size, width, dtype=rows.dtype, device=self._device)
             self._attend(index, rows, mixed)
             transformer.finish_layer(index, stream, mixed)
@@ -150,13 +146,14 @@ class WidePasses:
 
     def _attend(self, index: int, rows: Tensor, mixed: Tensor) -> None:
         spec, size = self._transformer.spec, len(rows)
+        rope = spec.layer_ropes[index]
         self._kernels.attention(
             rows,
             mixed,
             pages=self._cache.layer(index),
             page_table=self._tables.of(spec.windows[index] > 0)[:size],
             position=self.position[:size],
-            turns=self._unturned,
+            turns=self._unturned if rope is None else self._places.turns[rope],
             rules=attention_rules(spec, index, self._transformer.layers[index]),
             scratch=self._scratch,
             least=_SHORT_PIECE if size <= _FEW_ROWS else _LONG_PIECE,

@@ -303,6 +303,15 @@ class Transformer:
 
     def heads(self, index: int, stream: Stream, places: Places) -> Tensor:
         """`[tokens, heads, head_dim]`: a layer's queries, keys and values, normed and turned to their places."""
+        spec, rows = self.spec, self.unturned_heads(index, stream, places)
+        rope = spec.layer_ropes[index]
+        if rope is not None:
+            count = spec.num_heads + spec.num_kv_heads
+            self._operations.turn(rows, places.turns[rope], count, interleaved=spec.interleaved)
+        return rows
+
+    def unturned_heads(self, index: int, stream: Stream, places: Places) -> Tensor:
+        """The same for an attention that turns what it reads."""
         spec, layer = self.spec, self.layers[index]
         x = self._add_norm(stream, layer.attention_norm)
         stream.normed = x if spec.parallel else None
@@ -314,11 +323,8 @@ class Transformer:
             rows[:, :queries_end] = layer.query_norm(rows[:, :queries_end])
             rows[:, queries_end:keys_end] = layer.key_norm(rows[:, queries_end:keys_end])
         rope = spec.layer_ropes[index]
-        if rope is not None:
-            self._operations.turn(rows, places.turns[rope], keys_end, interleaved=spec.interleaved)
-            scales = places.scales[rope]
-            if scales is not None:
-                rows[:, :queries_end] *= scales.to(rows.dtype).view(-1, 1, 1)
+        if rope is not None and (scales := places.scales[rope]) is not None:
+            rows[:, :queries_end] *= scales.to(rows.dtype).view(-1, 1, 1)
         return rows
 
     def attend(self, index: int, rows: Tensor, cache: KVSequence | None, start: int) -> Tensor:
