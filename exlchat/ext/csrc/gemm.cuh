@@ -29,6 +29,7 @@ constexpr int X_BYTES = EXL_PIECE_ROWS * 2;  // of a row of x in a piece
 // Products by groups of four warps where the card has them, but for few rows: a layer of an 8B with 16 takes 67 us by each
 // warp for itself and 77 so, one with 64 rows 135 and 108.
 constexpr int MOST_PAIRED_TILES = 2;
+constexpr int MOST_KNOWN_TILES = 7;  // see multiply_width
 template <int TILES> constexpr bool BY_GROUPS = EXL_WGMMA && TILES > MOST_PAIRED_TILES;
 
 // The slots of a block in shared memory, each of x [tiles * 8][128], codes [GROUP_TILES][code_bytes] and scales
@@ -314,6 +315,18 @@ __device__ __forceinline__ void multiply_run(GemmSums<TILES> &sums, Slots &slots
     }
 }
 
+// How many rows a scale has is known to the compiler where registers suffice: branches between products keep it from moving
+// what each waits for.
+template <int BITS, bool PLAIN, int TILES>
+__device__ __forceinline__ void multiply_width(GemmSums<TILES> &sums, Slots &slots, const GemmShape &shape,
+                                               int rows_per_scale, int count) {
+    const int shift = rows_per_scale == 128 ? 2 : rows_per_scale == 64;
+    if constexpr (TILES > MOST_KNOWN_TILES) multiply_run<BITS, PLAIN, TILES>(sums, slots, shape, shift, count);
+    else if (shift == 2) multiply_run<BITS, PLAIN, TILES>(sums, slots, shape, 2, count);
+    else if (shift == 1) multiply_run<BITS, PLAIN, TILES>(sums, slots, shape, 1, count);
+    else multiply_run<BITS, PLAIN, TILES>(sums, slots, shape, 0, count);
+}
+
 template <int TILES>
 __device__ __forceinline__ void multiply_part(GemmSums<TILES> &sums, const ExlMatrix &m, const GemmShape &shape,
                                               const GemmPart &part, Slots &slots) {
@@ -322,8 +335,7 @@ __device__ __forceinline__ void multiply_part(GemmSums<TILES> &sums, const ExlMa
         const ExlSection &section = m.sections[i];
         const int count = min(part.end, section.piece + section.pieces) - piece;
         if (count <= 0) continue;
-        const int shift = section.rows_per_scale == 128 ? 2 : section.rows_per_scale == 64;
-#define EXL_RUN(BITS, PLAIN) multiply_run<BITS, PLAIN, TILES>(sums, slots, shape, shift, count)
+#define EXL_RUN(BITS, PLAIN) multiply_width<BITS, PLAIN, TILES>(sums, slots, shape, section.rows_per_scale, count)
         if (section.plain) EXL_RUN(4, true);
         else if (section.bits == 4) EXL_RUN(4, false);
         else if (section.bits == 5) EXL_RUN(5, false);
