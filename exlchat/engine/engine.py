@@ -254,6 +254,7 @@ def load(
     max_seq_len: int | None = None,
     cache_tokens: int | None = None,
     cache_gigabytes: float | None = None,
+    conversations: int | None = None,
     cards: CardWishes = ANY_CARDS,
     page_folder: Path | None = None,
     page_bytes: int = 0,
@@ -274,8 +275,8 @@ def load(
         device: `auto` (a CUDA GPU if there is one), `cpu`, `cuda` or `cuda:N`.
         kv_cache: how keys and values are stored: `fp32`, `fp16`, `fp8`, `q8`, `q6` or `q4`.
         max_seq_len: context in tokens; the model's own, at most 32768, unless given.
-        cache_tokens, cache_gigabytes: how much the cache holds of all conversations, in tokens or in GiB; up to three
-            contexts, as far as there is room, unless one of them is given.
+        cache_tokens, cache_gigabytes: how much the cache holds of all conversations, in tokens or in GiB.
+        conversations: how many contexts it holds where neither is given, as far as there is room; three unless given.
         cards: which cards its layers lie on, how many on which, and the weights of how many in the machine's memory. On
             the CPU a split makes logical cards, each with tensors of its own.
         page_folder, page_bytes: where pages of the cache are kept for later runs, and how many bytes of them, those of
@@ -316,7 +317,7 @@ def load(
     # Of a float model in float16 they hold little, but its step is captured.
     useful = is_quantized(checkpoint) or head_bits is not None or torch.float16 in dtypes_for(checkpoint, target)
     quantized = extension and target.type == "cuda" and useful
-    wishes = CacheWishes(max_seq_len, cache_tokens, cache_gigabytes)
+    wishes = CacheWishes(max_seq_len, cache_tokens, cache_gigabytes, conversations)
     dtype = choose_dtype(checkpoint, target, weight_sizes(checkpoint, stay_quantized=quantized, head_bits=head_bits))
     weights = part_bytes(checkpoint, spec.num_layers, dtype, stay_quantized=quantized, head_bits=head_bits)
     placed = place(str(checkpoint.path), spec, kind, wishes, cards=cards, devices=devices, weights=weights)

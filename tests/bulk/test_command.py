@@ -117,6 +117,13 @@ def test_plain_text_from_a_pipe_with_options_for_all(tmp_path: Path) -> None:
         assert json.loads(one["response"]["body"]["choices"][0]["message"]["content"]) in ("red", "green")
 
 
+def test_as_many_find_room_as_run_at_a_time_however_short_their_context(tmp_path: Path) -> None:
+    asked(tmp_path, 24, tokens=12)
+    code, _, err = ended(started(tmp_path, "in.jsonl", "-o", "out.jsonl", *GUIDE, "--context", "256"))
+    assert (code, err) == (0, "")
+    assert json.loads((tmp_path / "out.jsonl.report.json").read_text())["rows"] > 4
+
+
 def test_other_options_are_another_run(tmp_path: Path) -> None:
     asked(tmp_path, 2)
     assert ended(started(tmp_path, "in.jsonl", "-o", "out.jsonl", *GUIDE))[0] == 0

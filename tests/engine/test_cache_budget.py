@@ -28,6 +28,12 @@ def test_without_wishes_three_contexts_and_no_more_than_a_share_of_the_room() ->
     assert plan(10**12, longest=2_000) == CachePlan(2_000, 6_000)
 
 
+def test_room_for_as_many_as_are_to_run_beside_each_other() -> None:
+    assert plan(10**12, CacheWishes(conversations=8)) == CachePlan(32_768, 8 * (32_768 + 256))
+    assert plan(100_000 * PER_TOKEN, CacheWishes(conversations=8)) == CachePlan(32_768, 59_904)
+    assert plan(10**12, CacheWishes(tokens=50_000, conversations=8)) == CachePlan(32_768, 50_176)
+
+
 def test_a_context_that_nobody_asked_for_is_shortened_to_what_fits() -> None:
     assert plan(5_000 * PER_TOKEN) == CachePlan(4_864, 4_864)
     with pytest.raises(ModelError, match=r"leave 0\.00 GiB free: fewer bits or a smaller model would fit"):

@@ -14,11 +14,13 @@ class CacheSizes:
         gigabytes: the same in GiB.
         disk_gigabytes: GiB of pages that outlive the program, of all models. With 0 those of earlier runs are removed;
             with `None` nothing is read, written or removed.
+        conversations: as long as the context, how many are to find room by what there is; three unless given.
     """
 
     tokens: int | None = None
     gigabytes: float | None = None
     disk_gigabytes: float | None = None
+    conversations: int | None = None
 
     def in_memory_only(self) -> CacheSizes:
         """For a run that leaves nothing; pages of other runs stay, unless 0 asks for their removal."""

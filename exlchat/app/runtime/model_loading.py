@@ -88,6 +88,7 @@ def load_model(
             max_seq_len=context,
             cache_tokens=cache_sizes.tokens,
             cache_gigabytes=cache_sizes.gigabytes,
+            conversations=cache_sizes.conversations,
             cards=cards,
             page_folder=None if cache_sizes.disk_gigabytes is None else build_cache,
             page_bytes=cache_sizes.disk_bytes,
@@ -113,6 +114,7 @@ def load_wanted(
     held: Resolved,
     *,
     kept: bool,
+    conversations: int | None = None,
     on_progress: Callable[[LoadProgress], None] | None = None,
 ) -> Engine:
     """Load a model as the settings that hold for it say.
@@ -120,11 +122,13 @@ def load_wanted(
     Args:
         held: of these options, for this model.
         kept: whether what is said outlives this run; pages of the cache tell what was said, so they do or do not too.
+        conversations: that are to find room in the cache beside each other, where no size of it is wished for.
 
     Raises:
         ModelError: as `load_model`.
     """
-    cache_sizes = CacheSizes(*map(held.value, ("cache_tokens", "cache_gb", "disk_gb")))
+    tokens, gigabytes, on_disk = map(held.value, ("cache_tokens", "cache_gb", "disk_gb"))
+    cache_sizes = CacheSizes(tokens, gigabytes, on_disk, conversations)
     draft, without_draft = _fitting_draft(model_path, options, held)
     head, typed_head = held.value("quantize_head"), held.source("quantize_head") == "typed"
     cards = card_wishes(options, held)
@@ -158,7 +162,12 @@ def card_wishes(options: AppOptions, held: Resolved) -> CardWishes:
 
 
 def engine_for(
-    options: AppOptions, held: Resolved, *, kept: bool, on_progress: Callable[[LoadProgress], None] | None = None
+    options: AppOptions,
+    held: Resolved,
+    *,
+    kept: bool,
+    conversations: int | None = None,
+    on_progress: Callable[[LoadProgress], None] | None = None,
 ) -> Engine:
     """What this start is answered by: a server, or the model that it names. Arguments and errors as of `load_wanted`.
 
@@ -172,7 +181,9 @@ def engine_for(
         return connect_to(options.remote, on_progress)
     if options.model_path is None:
         raise ModelError("no model is there; give a model folder: -m FOLDER")
-    return load_wanted(options.model_path, options, held, kept=kept, on_progress=on_progress)
+    return load_wanted(
+        options.model_path, options, held, kept=kept, conversations=conversations, on_progress=on_progress
+    )
 
 
 def draft_path(model_path: Path, options: AppOptions, held: Resolved) -> Path | None:

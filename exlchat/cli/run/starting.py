@@ -62,6 +62,11 @@ class Start:
     score: bool = False
     rows: int | None = None
 
+    @property
+    def at_a_time(self) -> int:
+        servers = 1 if self.app.remote is None else 1 + len(self.app.remote.others)
+        return self.rows or servers * MOST_ANSWERS
+
 
 def run_file(start: Start) -> ExitCode:
     """Every failure is one line on standard error and an exit code."""
@@ -85,7 +90,7 @@ def _run(start: Start, told: ErrorLines) -> ExitCode:
     voice = voice_of(held, model)
     sys.setswitchinterval(_SWITCH_SECONDS)
     with ctrl_c_ends_at_once(before=told.clear):
-        engine = engine_for(start.app, held, kept=False, on_progress=told.loading)
+        engine = engine_for(start.app, held, kept=False, conversations=start.at_a_time, on_progress=told.loading)
     told.clear()
     try:
         for notice in filter(None, (engine.info.without_draft, *engine.info.notices)):
@@ -118,8 +123,6 @@ def _name_of(speaker: Speaker) -> str:
 
 
 def _answer(start: Start, requests: Lines, output: Output, speaker: Speaker, told: ErrorLines) -> ExitCode:
-    servers = 1 if start.app.remote is None else 1 + len(start.app.remote.others)
-    rows = start.rows or servers * MOST_ANSWERS
     there, left = len(output.done), places_to_ask(requests, output)
     for line in _taken_over(output):
         told.say(line)
@@ -128,7 +131,8 @@ def _answer(start: Start, requests: Lines, output: Output, speaker: Speaker, tol
     figures = Figures(len(requests), there, sum(weight(requests, place) for place in left))
     progress = _Progress(figures, told)
     with _until_ctrl_c() as wanted:
-        run = BulkRun(requests, output, speaker, rows=rows, figures=figures, wanted=wanted, tell=progress.show)
+        rows, tell = start.at_a_time, progress.show
+        run = BulkRun(requests, output, speaker, rows=rows, figures=figures, wanted=wanted, tell=tell)
         try:
             run.run()
         finally:

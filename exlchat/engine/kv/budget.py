@@ -16,9 +16,9 @@ from exlchat.llm.info import ModelError
 _DEFAULT_CONTEXT = 32768
 # A prompt and a short answer.
 _SHORTEST_CONTEXT = 512
-# Beside the running conversation, those before it; and how much of what the weights leave may go to all of them, so
-# that other programs find some too.
-_OTHER_CONTEXTS = 2
+# The running conversation, and those before it.
+_CONVERSATIONS = 3
+# How much of what the weights leave may go to all of them, so that other programs find some too.
 _SHARE = Fraction(3, 5)
 _MOST_PAGES_BITS = 22  # 4 million pages, a thousand million tokens
 
@@ -31,11 +31,14 @@ class CacheWishes:
         context: the longest prompt plus answer, in tokens.
         tokens: how many tokens of all conversations the cache holds.
         gigabytes: the same as memory, in GiB.
+        conversations: as long as the context, how many of them run beside each other without either, as far as there
+            is room.
     """
 
     context: int | None = None
     tokens: int | None = None
     gigabytes: float | None = None
+    conversations: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ def plan_cache(
         if at_once:
             context = _fitting(name, sizes, context, asked=wishes.context is not None)
         spare = sizes.fitting(context, sizes.holds(_SHARE))
-        return CachePlan(context, max(context, min((1 + _OTHER_CONTEXTS) * context, spare)))
+        return CachePlan(context, max(context, min(_usual(wishes, context), spare)))
     if budget < context:
         if wishes.context is not None or budget < min(_SHORTEST_CONTEXT, context):
             raise ModelError(
@@ -173,6 +176,14 @@ def bytes_of_layers(spec: ModelSpec, kind: CacheKind, plan: CachePlan) -> list[i
     slots = window_slots(spec, pages_of(plan.context), pages)
     page = PAGE_TOKENS * layer_bytes(spec, kind)
     return [page * (slots if window else pages) for window in spec.windows]
+
+
+def _usual(wishes: CacheWishes, context: int) -> int:
+    """Tokens of the cache where no size of it is wished for."""
+    if wishes.conversations is None:
+        return _CONVERSATIONS * context
+    # Each that runs keeps a page back for its next token (`schedule/admission.py`).
+    return wishes.conversations * (pages_of(context) + 1) * PAGE_TOKENS
 
 
 def _context(spec: ModelSpec, wanted: int | None) -> int:
