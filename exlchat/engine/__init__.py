@@ -14,7 +14,8 @@ from exlchat.llm.request import GenerationRequest, RequestError
 from exlchat.llm.sampling import GREEDY, SamplingSettings
 
 if TYPE_CHECKING:
-    from exlchat.engine.engine import LocalEngine, load
+    from exlchat.engine.engine import load
+    from exlchat.engine.local_engine import LocalEngine
 
 __all__ = [
     "GREEDY",
@@ -37,8 +38,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("LocalEngine", "load"):
-        from exlchat.engine import engine
+    if name == "LocalEngine":
+        from exlchat.engine.local_engine import LocalEngine
 
-        return getattr(engine, name)
+        return LocalEngine
+    if name == "load":
+        from exlchat.engine.engine import load
+
+        return load
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,9 +14,9 @@ import torch
 
 from exlchat.engine.bench.figures import BenchSettings, Figure, Result, RowRoom, Skipped
 from exlchat.engine.bench.measure import Loader, Say, cache_types, described, repeated
-from exlchat.engine.engine import LocalEngine
 from exlchat.engine.kv.budget import tokens_held
 from exlchat.engine.kv.sizes import cache_kind, pages_of
+from exlchat.engine.local_engine import LocalEngine
 from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.engine.placement import choose_device, usable_memory

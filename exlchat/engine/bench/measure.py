@@ -34,9 +34,10 @@ from exlchat.engine.bench.figures import (
 )
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.card_choice import choose_devices
-from exlchat.engine.engine import LocalEngine, load
+from exlchat.engine.engine import load
 from exlchat.engine.formats.inventory import is_quantized
 from exlchat.engine.loading import open_extension
+from exlchat.engine.local_engine import LocalEngine
 from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.placement import card_memory, choose_device, free_memory
 from exlchat.engine.weights.checkpoint import Checkpoint

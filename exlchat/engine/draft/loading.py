@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from exlchat.engine.engine import LocalEngine, load
+from exlchat.engine.engine import load
+from exlchat.engine.local_engine import LocalEngine
 from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.text.tokenizer import Tokenizer
 from exlchat.engine.weights.checkpoint import Checkpoint
