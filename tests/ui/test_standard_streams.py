@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import io
 import json
+import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,6 @@ import pytest
 import exlchat
 from exlchat.cli.ask import build_parser as ask_parser
 from exlchat.llm.info import LoadProgress
-from exlchat.ui.terminal import standard_streams
 from exlchat.ui.terminal.exit_codes import ExitCode
 from exlchat.ui.terminal.standard_streams import ErrorLines, print_file, print_json, print_lines, print_text
 
@@ -173,20 +172,20 @@ def test_progress_moves_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> N
     assert terminal.text() == "\r\x1b[2Kreading weights \u241b[2J: 25 %\r\x1b[2Kexlchat: a notice\n"
 
 
-def test_what_python_prints_by_itself_goes_this_way(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "excepthook", None)
-    with warnings.catch_warnings():
-        standard_streams.take_over()
-        warnings.warn(f"{NASTY}\nexlchat: all is well", stacklevel=1)
-    assert capsys.readouterr().err == f"exlchat: UserWarning: {SHOWN} exlchat: all is well\n"
-    try:
-        raise ValueError(NASTY)
-    except ValueError as error:
-        sys.excepthook(type(error), error, error.__traceback__)
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "Traceback (most recent call last):"
+def test_what_python_prints_by_itself_goes_this_way() -> None:
+    # In a program of its own: threads that other tests have left may keep warnings to themselves meanwhile.
+    code = (
+        "import json, sys, warnings\n"
+        "from exlchat.ui.terminal import standard_streams\n"
+        "text = json.loads(sys.argv[1])\n"
+        "standard_streams.take_over()\n"
+        "warnings.warn(f'{text}\\nexlchat: all is well', stacklevel=1)\n"
+        "raise ValueError(text)\n"
+    )
+    command = [sys.executable, "-X", "utf8", "-c", code, json.dumps(NASTY)]
+    said = subprocess.run(command, capture_output=True, encoding="utf-8", check=False).stderr.splitlines()
+    assert said[0] == f"exlchat: UserWarning: {SHOWN} exlchat: all is well"
+    assert said[1] == "Traceback (most recent call last):"
     assert said[-1] == f"ValueError: {SHOWN}"
 
 
