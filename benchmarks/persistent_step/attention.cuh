@@ -40,7 +40,7 @@ __device__ __forceinline__ void attend(Tokens &t, const Params &p, int layer, in
                                   qkv + (HEADS + KV + kvh) * D + lane * 4};
     float4 q, k, m = {};
     int n = 0;
-    do q = look(from[0]), k = look(from[1]), m = look(from[2]), bounded(n, 5);
+    do q = look(from[0]), k = look(from[1]), m = look(from[2]), bounded(n);
     while (!is(q, parity) || (has_new && (!is(k, parity) || !is(m, parity))));
     q = plain(q), k = plain(k), m = plain(m);
     q = turned(q, t.cosines, t.sines, lane);

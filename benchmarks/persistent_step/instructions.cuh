@@ -8,14 +8,12 @@
 #define CLUSTER 2
 #endif
 constexpr int C = CLUSTER;  // blocks of a cluster share the rows of a product
+static_assert(C == 1 || C == 2, "gate and up of a pair are dealt to one block or two");
 
-__device__ int lost;  // where a wait was given up
 __device__ __forceinline__ uint32_t smem(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-__device__ __forceinline__ void bounded(int &n, int where) {
-    if (++n > (1 << 20)) {
-        lost = where;
-        __trap();
-    }
+// Looks number n at something that has to come: never without end.
+__device__ __forceinline__ void bounded(int &n) {
+    if (++n > (1 << 20)) __trap();
 }
 __device__ __forceinline__ void mbar_init(void *b, int n) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem(b)), "r"(n));
@@ -36,7 +34,7 @@ __device__ __forceinline__ void mbar_wait(void *b, int phase) {
             : "=r"(ok)
             : "r"(smem(b)), "r"(phase)
             : "memory");
-        if (!ok) bounded(n, 1);
+        if (!ok) bounded(n);
     } while (!ok);
 }
 __device__ __forceinline__ void bulk(void *d, const void *s, int n, void *b, uint64_t policy) {
@@ -104,7 +102,7 @@ __device__ __forceinline__ float4 plain(float4 v) {
 __device__ __forceinline__ float4 take(const float *p, int parity) {
     float4 v;
     int n = 0;
-    do v = look(p), bounded(n, 2);
+    do v = look(p), bounded(n);
     while (!is(v, parity));
     return v;
 }

@@ -13,6 +13,8 @@
 //
 //     nvcc -O3 -std=c++20 -gencode arch=compute_90a,code=sm_90a -DSTAGES=10 persistent_step.cu -o persistent_step
 //     ./persistent_step LAYERS CACHED
+//
+// -DNOMEM computes with whatever the ring holds: how long it takes without weights from memory; the check fails then.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -29,7 +31,8 @@ static void check(cudaError_t e, int line) {
     exit(1);
 }
 #define CK(x) check(x, __LINE__)
-// ---- in double, a thread a column
+
+// In double, a thread a column.
 __global__ void reference(const uint8_t *w, const double *x, const int *order, double *out, int rows, int columns,
                           double factor) {
     const int column = blockIdx.x * blockDim.x + threadIdx.x, c = column % 16;
@@ -70,6 +73,10 @@ std::vector<T> from_card(const T *d, size_t n) {
 int main(int argc, char **argv) {
     const int layers = argc > 1 ? atoi(argv[1]) : 32, cached = argc > 2 ? atoi(argv[2]) : 128, room = cached + 64,
               shared_bytes = STAGES * STAGE + sizeof(Shared);
+    if (layers < 1 || cached < 1) {
+        printf("persistent_step LAYERS CACHED: both at least 1\n");
+        return 2;
+    }
     int clusters = 0, processors;
     CK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));
     CK(cudaFuncSetAttribute(step, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
@@ -80,6 +87,10 @@ int main(int argc, char **argv) {
     cluster.id = cudaLaunchAttributeClusterDimension, cluster.val.clusterDim = {C, 1, 1};
     CK(cudaOccupancyMaxActiveClusters(&clusters, step, &launch));
     const int blocks = clusters * C;
+    if (blocks * MOST_SETS < 2 * F / 16 || blocks * 2 < H / 16) {
+        printf("%d blocks fit this card; what a block keeps is for %d and more\n", blocks, 2 * F / 16 / MOST_SETS);
+        return 2;
+    }
     const struct {
         int rows, columns;
     } shapes[4] = {{H, QKV}, {H, H}, {H, 2 * F}, {F, H}};  // gate and up: tiles by turns

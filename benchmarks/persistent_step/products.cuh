@@ -7,7 +7,7 @@
 __device__ __forceinline__ void load_x(const float *x, int rows, int pieces, int rank, int warp, int lane, int parity,
                                        Shared &s) {
     const int group = warp % GROUPS, part = warp / GROUPS, first = (rank * GROUPS + group) * pieces;
-    constexpr int AHEAD = ROWS > 4 ? 1 : 8 / ROWS > 4 ? 4 : 8 / ROWS;  // pieces asked for at a time, of all rows
+    constexpr int AHEAD = ROWS == 1 ? 4 : 8 / ROWS;  // pieces asked for at a time, of all rows
     for (int begin = part; begin < pieces; begin += AHEAD * C) {
         float4 v[AHEAD][ROWS];
 #pragma unroll

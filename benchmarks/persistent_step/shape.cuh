@@ -15,6 +15,7 @@
 #endif
 constexpr int WARPS = 16, GROUPS = WARPS / C, THREADS = WARPS * 32 + 128, UNIT = 1024 + 32, STAGE = WARPS * UNIT;
 constexpr int H = 4096, F = 14336, HEADS = 32, KV = 8, D = 128, QKV = (HEADS + 2 * KV) * D, MOST_SETS = 14;
+static_assert(ROWS == 1 || ROWS == 2 || ROWS == 4, "tokens whose digits are added up");
 constexpr int COLUMNS = 3 * ROWS, N = (COLUMNS + 7) / 8;  // of the integer product: digit * ROWS + row; tiles of eight
 constexpr float SOFTMAX = 0.08838834764831845f;
 struct Product {

@@ -32,8 +32,7 @@ __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(THREADS, 1) step(con
                 for (int op = 0; op < 4; op++) {
                     const int parity = (op ? p.parity : p.first) + layer & 1;
                     if (op % 2 == 0) {
-                        for (int n = 0; counted(p.counts + layer * 5 + (op ? 3 : 0)) < expected(layer, op);
-                             bounded(n, 3))
+                        for (int n = 0; counted(p.counts + layer * 5 + (op ? 3 : 0)) < expected(layer, op); bounded(n))
                             __nanosleep(100);
                         for (int row = 0; row < ROWS; row++) {
                             const float4 x = plain(take(p.squares[op / 2] + row * 256 + lane * 4, parity)),
@@ -91,7 +90,7 @@ __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(THREADS, 1) step(con
     };
     const auto wait = [&](unsigned warps) {
         if (tid == 0)
-            for (int n = 0; counted(p.counts + edge - 1) < warps; bounded(n, 100 + edge)) {}
+            for (int n = 0; counted(p.counts + edge - 1) < warps; bounded(n)) {}
         bar(1, WARPS * 32);
     };
     // What the residual stream becomes for its reader: sixteen lanes have a tile.
