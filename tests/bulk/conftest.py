@@ -37,6 +37,8 @@ class Runner:
     speaker: Speaker
     folder: Path
     figures: Figures | None = None
+    looks: int = 0
+    """How often the last run looked at what it had come to."""
 
     def run(self, *requests: Any, rows: int = 8, score: bool = False, name: str = "out", **voice: Any) -> list[Any]:
         """The lines of the answers, in the order of their ids as they were asked."""
@@ -46,6 +48,7 @@ class Runner:
         with opened(self.folder / f"{name}.jsonl", lines, name) as output:
             left = places_to_ask(lines, output)
             self.figures = Figures(len(lines), len(output.done), sum(weight(lines, one) for one in left))
+            self.looks = 0
             BulkRun(
                 lines,
                 output,
@@ -53,10 +56,13 @@ class Runner:
                 rows=rows,
                 figures=self.figures,
                 wanted=lambda: True,
-                tell=lambda: None,
+                tell=self._look,
             ).run()
             output.sort()
         return [json.loads(line) for line in (self.folder / f"{name}.jsonl").read_bytes().splitlines()]
+
+    def _look(self) -> None:
+        self.looks += 1
 
 
 @pytest.fixture

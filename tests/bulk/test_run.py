@@ -206,3 +206,49 @@ def test_a_line_goes_before_nobody_who_asks_by_himself(runner: Runner) -> None:
     assert sorted(asked.ranks) == [Rank.BULK, Rank.BULK, Rank.IDLE, Rank.IDLE, Rank.IDLE]
     refused = noting.run({"id": "before", "prompt": "hi", "priority": -1}, name="refused")
     assert refused[0]["response"]["status_code"] == 400
+
+
+class CountedRows:
+    """An engine but for its type, which knows how much it is asked at a time."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._lock = engine, threading.Lock()
+        self.now = self.most = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def submit(self, request: GenerationRequest | ScoreRequest, sink: Callable[[Any], None]) -> Handle:
+        def told(event: Event | Scored | Failed) -> None:
+            if isinstance(event, Finished | Failed):
+                with self._lock:
+                    self.now -= 1
+            sink(event)
+
+        with self._lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        return self._engine.submit(request, told)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_as_many_answers_at_a_time_as_were_wanted(runner: Runner, rows: int) -> None:
+    """One more would be drawn from passes of more rows, whose last bits are others on a card."""
+    counted = CountedRows(runner.speaker.model.engine)
+    counting = replace(runner, speaker=replace(runner.speaker, model=ChatModel(counted)))  # type: ignore[arg-type]
+    counting.run(*({**one, "max_tokens": 4} for one in QUESTIONS[:8]), rows=rows)
+    assert counted.most == rows
+    counted.most = 0
+    counting.run(*({**one, "max_tokens": 4, "n": 2} for one in QUESTIONS[:3]), rows=rows, name="twos")
+    assert counted.most == 2
+
+
+def test_a_run_wakes_for_answers_and_not_for_tokens(runner: Runner) -> None:
+    """Whoever is woken for each token of many answers keeps the engine waiting."""
+    requests = [{**one, "max_tokens": 120, "min_tokens": 120} for one in QUESTIONS[:4]]
+    lines = runner.run(*requests, rows=4)
+    assert [one["response"]["body"]["usage"]["completion_tokens"] for one in lines] == [120] * 4
+    assert runner.figures is not None
+    assert runner.figures.new_tokens == 480
+    # Once or twice an answer, and twice a second.
+    assert runner.looks < 16 + 3 * runner.figures.seconds
