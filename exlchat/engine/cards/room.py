@@ -142,9 +142,11 @@ class Room:
         layer = 0
         while card < len(cards):
             begin = layer
-            while layer < len(layers) and used + layers[layer] + self._copy(begin, layer + 1) <= cards[card]:
-                used += layers[layer]
-                layer += 1
+            while layer < len(layers):
+                grown = used + layers[layer]
+                if grown > cards[card] - self._copy(begin, layer + 1):
+                    break
+                used, layer = grown, layer + 1
             used += self._copy(begin, layer)
             if layer == len(layers) and used + weights.last + (weights.again if ends else 0) <= cards[card]:
                 return (*ends, (card, layer))

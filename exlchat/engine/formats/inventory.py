@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -156,6 +157,7 @@ def stored_bits(checkpoint: Headers) -> int:
     return sum(math.prod(checkpoint.shape(name)) * _bits(checkpoint.dtype(name)) for name in checkpoint.names)
 
 
+@lru_cache(maxsize=32)
 def _bits(dtype: str) -> int:
     """Of one element, by the name of its dtype in the file: `BF16`, `I32`, `F8_E4M3`, `BOOL`."""
     found = re.search(r"\d+", dtype)

@@ -90,7 +90,8 @@ def check_names(names: Iterable[str], where: str) -> None:
     Raises:
         ModelError: one is: which, and what would work.
     """
-    for name in names:
+    endings = tuple(_TENSORS)
+    for name in filter(lambda name: name.endswith(endings), names):
         for ending, method in _TENSORS.items():
             if name.endswith(ending):
                 raise ModelError(f"{where}: {name} shows that this is {method}, which exlchat does not read; {_MEND}")
