@@ -18,14 +18,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from exlchat.engine.bench.batches import NEW_TOKENS
+from exlchat.engine.bench.figures import ALL_SAMPLERS
 from exlchat.engine.bench.mixes import parse_mix
 from exlchat.engine.bench.random_checkpoint import RandomCheckpoint
 from exlchat.engine.bench.shapes import named_shape
+from exlchat.llm.sampling import GREEDY
 
 PROMPT = 32
 """Tokens; the tokenizer of random models has one for each byte."""
-BENCH_TOKENS = 128
-"""That the bench makes of each row on a card."""
 
 
 def main() -> None:
@@ -36,7 +37,7 @@ def main() -> None:
     parser.add_argument("--rows", type=lambda text: [int(part) for part in text.split(",")], default=[8, 32])
     parser.add_argument("--waves", type=int, default=12, help="prompts of a row")
     parser.add_argument("--tokens", type=int, default=512, help="of an answer")
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--device", choices=sorted(NEW_TOKENS), default="cuda")
     typed = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "model"
@@ -46,7 +47,7 @@ def main() -> None:
             cache = "fp32" if typed.device == "cpu" else "fp16"
             options = ["--device", typed.device, "--kv-cache", cache]
             report = _run(model, rows, typed.waves * rows, typed.tokens, options)
-            bench = _bench(model, rows, PROMPT + max(typed.tokens - BENCH_TOKENS, 0) // 2, options)
+            bench = _bench(model, rows, PROMPT + max(typed.tokens - NEW_TOKENS[typed.device], 0) // 2, options)
             rate = report["generated_tokens_per_second"]
             print(f"| {rows} | {rate:,.0f} | {report['rows']:.1f} | {bench:,.0f} | {rate / bench:.0%} |", flush=True)
 
@@ -54,7 +55,8 @@ def main() -> None:
 def _run(model: Path, rows: int, lines: int, tokens: int, options: list[str]) -> dict[str, Any]:
     asked, answers = (model.parent / f"{rows}.{name}" for name in ("jsonl", "answers.jsonl"))
     prompts = (f"{number} ".ljust(PROMPT, "abcdefgh"[number % 8]) for number in range(lines))
-    drawn = [{"temperature": 0}, {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}]
+    controls = ("temperature", "top_k", "top_p", "min_p")
+    drawn = [{name: getattr(sampling, name) for name in controls} for sampling in (GREEDY, ALL_SAMPLERS)]
     bodies = ({"prompt": prompt, "max_tokens": tokens, **drawn[n % 2]} for n, prompt in enumerate(prompts))
     asked.write_text("".join(json.dumps(body) + "\n" for body in bodies))
     command = ["run", str(asked), "-o", str(answers), "-m", str(model), "--rows", str(rows), "--template", "plain"]

@@ -47,7 +47,6 @@ class _Going:
     began: float
     handles: list[Handle]
     begun: bool = False
-    tokens: int = 0
 
 
 _Told = tuple[int, _Going, int, Event | Scored | Failed]
@@ -62,8 +61,8 @@ class BulkRun:
         speaker: who answers.
         rows: answers that are asked for at a time.
         figures: is kept up to date.
-        wanted: asked between two events: whether the run is to go on.
-        tell: called some times a second.
+        wanted: asked before each look at what the engine has said: whether the run is to go on.
+        tell: called behind each look, twice a second at least.
     """
 
     def __init__(
@@ -97,7 +96,6 @@ class BulkRun:
         try:
             self._begin(coming)
             while self._going and self._wanted():
-                self._prepare_some(coming)
                 self._take()
                 self._begin(coming)
                 self._tell()
@@ -108,8 +106,11 @@ class BulkRun:
 
     def _begin(self, coming: Iterator[int]) -> None:
         """Asks until enough is under way, or no more comes. A request for more answers than that goes alone."""
-        while self._ready or self._prepare(coming):
+        while True:
             if not self._ready:
+                if (place := next(coming, None)) is None:
+                    return
+                self._read(place)
                 continue
             place, asked = self._ready[0]
             under_way = sum(len(one.handles) for one in self._going.values())
@@ -118,25 +119,14 @@ class BulkRun:
             self._ready.popleft()
             self._ask(place, asked)
 
-    def _prepare_some(self, coming: Iterator[int]) -> None:
-        """As many as may end at once, while nobody waits for it."""
-        while not self._due.is_set() and len(self._ready) < self._rows and self._prepare(coming):
-            pass
-
-    def _prepare(self, coming: Iterator[int]) -> bool:
-        """Reads one more; whether there was one."""
-        place = next(coming, None)
-        if place is None:
-            return False
+    def _read(self, place: int) -> None:
+        line = self._lines[place]
         try:
-            self._ready.append((place, self._read(place)))
+            asked = _ASK[line.url](Fields({**line.body, "stream": False}), self._who)
         except Exception as error:
             self._fail(place, error, time.monotonic())
-        return True
-
-    def _read(self, place: int) -> Asked:
-        line = self._lines[place]
-        return _ASK[line.url](Fields({**line.body, "stream": False}), self._who)
+        else:
+            self._ready.append((place, asked))
 
     def _ask(self, place: int, asked: Asked) -> None:
         line, handles = self._lines[place], list[Handle]()
@@ -169,8 +159,7 @@ class BulkRun:
     def _sink(self, place: int, going: _Going, index: int) -> Callable[[Event | Scored | Failed], None]:
         def told(event: Event | Scored | Failed) -> None:
             self._told.append((place, going, index, event))
-            # In the engine's thread, which has to wait for this one whenever it wakes: where it did for every token, 32
-            # answers made 68 % of what the card makes.
+            # In the engine's thread, which has to wait for the run's whenever that wakes: not for every token.
             if not (going.begun and isinstance(event, TextDelta)):
                 self._due.set()
 
@@ -192,6 +181,7 @@ class BulkRun:
             self._texts_taken(place, going, index, texts.pop((place, index), ()))
             self._taken(place, going, index, event)
         for (place, index), deltas in texts.items():
+            # None are asked meanwhile: it is the same request, or has failed.
             if (still := self._going.get(place)) is not None:
                 self._texts_taken(place, still, index, deltas)
 
@@ -234,7 +224,7 @@ class BulkRun:
         if told.status >= _NOT_AT_FAULT and going is not None and place not in self._asked_again:
             self._asked_again.add(place)
             self._gone(place)
-            self._ask(place, self._read(place))
+            self._read(place)
             return
         self._write(place, told.status, told.body(), began)
         self._failures = self._failures + 1 if told.status >= _NOT_AT_FAULT else 0

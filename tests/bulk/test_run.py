@@ -208,15 +208,13 @@ def test_a_line_goes_before_nobody_who_asks_by_himself(runner: Runner) -> None:
     assert refused[0]["response"]["status_code"] == 400
 
 
-class CountedRows:
-    """An engine but for its type, which knows how much it is asked at a time."""
+class CountedRows(NotedRanks):
+    """It knows how much it is asked at a time, too."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine, self._lock = engine, threading.Lock()
+        super().__init__(engine)
+        self._lock = threading.Lock()
         self.now = self.most = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
 
     def submit(self, request: GenerationRequest | ScoreRequest, sink: Callable[[Any], None]) -> Handle:
         def told(event: Event | Scored | Failed) -> None:
@@ -228,7 +226,7 @@ class CountedRows:
         with self._lock:
             self.now += 1
             self.most = max(self.most, self.now)
-        return self._engine.submit(request, told)
+        return super().submit(request, told)
 
 
 @pytest.mark.parametrize("rows", [1, 3])

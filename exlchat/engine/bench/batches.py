@@ -28,7 +28,7 @@ from exlchat.llm.port import Failed
 from exlchat.llm.request import GenerationRequest, Rank
 from exlchat.llm.sampling import GREEDY
 
-_NEW_TOKENS = {"cuda": 128, "cpu": 16}
+NEW_TOKENS = {"cuda": 128, "cpu": 16}
 _SPARE = 0.9
 """Of the memory that weights leave, what may be pages: rows need some beside theirs."""
 
@@ -66,7 +66,7 @@ class _Batches:
     def __init__(self, loader: Loader, spec: ModelSpec, kv_cache: str, context: int) -> None:
         self._loader, self._spec, self._settings = loader, spec, loader.settings
         self._kv_cache, self._context = kv_cache, context
-        self._new_tokens = loader.settings.new_tokens or _NEW_TOKENS[loader.device.type]
+        self._new_tokens = loader.settings.new_tokens or NEW_TOKENS[loader.device.type]
         self._row = context + self._new_tokens
         self._ids = random.Random(0)
 

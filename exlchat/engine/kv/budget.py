@@ -127,7 +127,7 @@ class _Sizes:
 
         def within(context: int, tokens: int) -> bool:
             layers = bytes_of_layers(self.spec, self.kind, CachePlan(context, tokens))
-            return self.room.fits(layers if share == 1 else [size / share for size in layers])
+            return self.room.fits([size / share for size in layers])
 
         return within
 
