@@ -15,7 +15,7 @@ from exlchat.api.chat_model import ChatModel
 from exlchat.api.fields import Fields
 from exlchat.api.plan import plan_chat
 from exlchat.bulk.running import EngineFailedError
-from exlchat.llm.events import Event, Finished, Scored
+from exlchat.llm.events import Event, Finished, Scored, TextDelta
 from exlchat.llm.info import ModelError
 from exlchat.llm.port import CanScore, Engine, Failed, Handle
 from exlchat.llm.request import GenerationRequest, Rank, ScoreRequest
@@ -250,3 +250,27 @@ def test_a_run_wakes_for_answers_and_not_for_tokens(runner: Runner) -> None:
     assert runner.figures.new_tokens == 480
     # Once or twice an answer, and twice a second.
     assert runner.looks < 16 + 3 * runner.figures.seconds
+
+
+class FailsAtFirst(NotedRanks):
+    """The first of two answers says something and the second fails; what is asked after them is answered."""
+
+    def submit(self, request: GenerationRequest | ScoreRequest, sink: Callable[[Any], None]) -> Handle:
+        handle = super().submit(request, sink if len(self.ranks) >= 2 else lambda _event: None)
+        if len(self.ranks) > 2:
+            return handle
+        handle.cancel()
+        sink(TextDelta("before") if len(self.ranks) == 1 else Failed(RuntimeError("the card is gone")))
+        return handle
+
+
+def test_what_a_failed_request_has_said_is_not_in_its_second_answer(runner: Runner) -> None:
+    failing = FailsAtFirst(runner.speaker.model.engine)
+    trying = replace(runner, speaker=replace(runner.speaker, model=ChatModel(failing)))  # type: ignore[arg-type]
+    two = {**QUESTIONS[0], "n": 2}
+    (again,) = trying.run(two, name="again")
+    (at_once,) = runner.run(two, name="at once")
+    assert len(failing.ranks) == 4
+    assert [one["message"] for one in again["response"]["body"]["choices"]] == [
+        one["message"] for one in at_once["response"]["body"]["choices"]
+    ]
