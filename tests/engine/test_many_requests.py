@@ -234,6 +234,33 @@ def test_a_token_is_told_before_the_step_ends_that_made_it(folder: Path) -> None
     engine.unload()
 
 
+def test_whoever_submits_does_not_wait_for_the_step_under_way(folder: Path) -> None:
+    engine = load(folder, device="cpu", kv_cache="fp32", max_seq_len=1024, cache_tokens=256 * 40)
+    submitted, in_time, ended = threading.Event(), list[bool](), threading.Semaphore(0)
+
+    def count(event: Event | Scored | Failed) -> None:
+        if isinstance(event, Finished):
+            ended.release()
+
+    def submit() -> None:
+        engine.submit(GenerationRequest(COMMON[:30], WARM, seed=1, max_new_tokens=2), count)
+        submitted.set()
+
+    def told(event: Event | Scored | Failed) -> None:
+        if isinstance(event, TextDelta) and not in_time:
+            # In a step.
+            thread = threading.Thread(target=submit)
+            thread.start()
+            in_time.append(submitted.wait(30))
+        count(event)
+
+    engine.submit(GenerationRequest(COMMON[:20], WARM, seed=1, max_new_tokens=4), told)
+    assert ended.acquire(timeout=60)
+    assert ended.acquire(timeout=60)
+    assert in_time == [True]
+    engine.unload()
+
+
 def test_what_several_begin_with_is_read_once(folder: Path) -> None:
     engine = load(folder, device="cpu", kv_cache="fp32", max_seq_len=1024, cache_tokens=256 * 40)
     scheduler = engine._parts.scheduler

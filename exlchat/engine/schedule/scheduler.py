@@ -104,6 +104,8 @@ class Scheduler:
         )
         self._lock = StepLock()
         """Held while a step computes."""
+        self._arrived: deque[Work] = deque()
+        """Whoever asks does not wait for the step under way."""
         self._coming: list[Work] = []
         self._going: list[Work] = []
         self._read_last = False
@@ -113,6 +115,7 @@ class Scheduler:
         self._mode: _Mode = "own"
         self._submitted: set[Work] = set()
         self._thread: threading.Thread | None = None
+        self._submitting = threading.Lock()
 
     def check(self, sampling: SamplingSettings, constraint: Constraint | None = None) -> None:
         """Whether answers can be drawn so and be so. Raises `RequestError` in one line."""
@@ -126,8 +129,7 @@ class Scheduler:
                 impossible, or contradicts itself.
         """
         work = self._answer(request, sink)  # type: ignore[arg-type]  # of one answer it is told nothing else
-        with self.between_steps():
-            self._coming.append(work)
+        self._arrived.append(work)
         return work
 
     def submit(self, request: GenerationRequest, sink: Callable[[Event | Failed], None]) -> Handle:
@@ -203,6 +205,7 @@ class Scheduler:
     def step(self) -> bool:
         """Computes a chunk of one prompt, or a token of each answer; whether there is more to do."""
         with self._lock.held():
+            self._take_arrivals()
             self._admit()
             self._begin_known()
             reading = [work for work in self._going if work.reading]
@@ -216,17 +219,19 @@ class Scheduler:
                 self._read_a_slice(reading, front)
             elif answering:
                 self._take_turns(answering)
-            return bool(self._going or self._coming)
+            return bool(self._going or self._coming or self._arrived)
 
     def drop(self, work: Work) -> None:
         """Nobody wants it any more, and it is told nothing; returns when nothing works for it."""
         with self.between_steps():
+            self._take_arrivals()
             if work in self._coming or work in self._going:
                 self._end(work)
 
     def close(self) -> None:
         """Cancels everything, and waits for the scheduler's own thread."""
         with self.between_steps():
+            self._take_arrivals()
             for work in (*self._coming, *self._going):
                 work.cancel()
             thread = self._thread
@@ -257,8 +262,8 @@ class Scheduler:
         return request if plans[0].healing is None else healed_request(request), plans
 
     def _served(self, work: Work) -> Work:
-        with self.between_steps():
-            self._coming.append(work)
+        self._arrived.append(work)
+        with self._submitting:
             self._submitted.add(work)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="exlchat-answers", daemon=True)
@@ -282,8 +287,7 @@ class Scheduler:
         return Running(self._read(works, told), cancel)
 
     def _read(self, works: Sequence[Work], told: deque[Any]) -> Iterator[Any]:
-        with self.between_steps():
-            self._coming += works
+        self._arrived.extend(works)
         try:
             while told or not all(work.ended for work in works):
                 if told:
@@ -309,13 +313,17 @@ class Scheduler:
                 self.step()
             except Exception as error:
                 self._fail_all(error)
-            with self.between_steps():
+            with self.between_steps(), self._submitting:
                 self._submitted = {work for work in self._submitted if not work.ended}
                 if not self._submitted:
                     self._thread = None
                     return
-            if all(work.rests for work in self._going):
+            if self._going and all(work.rests for work in self._going):
                 time.sleep(_STILL)
+
+    def _take_arrivals(self) -> None:
+        while self._arrived:
+            self._coming.append(self._arrived.popleft())
 
     def _admit(self) -> None:
         """The most urgent begin, as far as there is room; for one of a higher rank those of lower ones stand still."""
@@ -424,6 +432,7 @@ class Scheduler:
     def _fail_all(self, error: Exception) -> None:
         """What fails between two turns fails for everybody: nobody would be told of it otherwise."""
         with self.between_steps():
+            self._take_arrivals()
             for work in (*self._going, *self._coming):
                 self._fail(work, error)
 
