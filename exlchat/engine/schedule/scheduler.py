@@ -104,9 +104,8 @@ class Scheduler:
         )
         self._lock = StepLock()
         """Held while a step computes."""
-        self._arrived: deque[Work] = deque()
-        """Whoever asks does not wait for the step under way."""
         self._coming: list[Work] = []
+        """Also appended to in the middle of a step, for which whoever asks does not wait."""
         self._going: list[Work] = []
         self._read_last = False
         self._passes = 0
@@ -129,7 +128,7 @@ class Scheduler:
                 impossible, or contradicts itself.
         """
         work = self._answer(request, sink)  # type: ignore[arg-type]  # of one answer it is told nothing else
-        self._arrived.append(work)
+        self._coming.append(work)
         return work
 
     def submit(self, request: GenerationRequest, sink: Callable[[Event | Failed], None]) -> Handle:
@@ -205,7 +204,6 @@ class Scheduler:
     def step(self) -> bool:
         """Computes a chunk of one prompt, or a token of each answer; whether there is more to do."""
         with self._lock.held():
-            self._take_arrivals()
             self._admit()
             self._begin_known()
             reading = [work for work in self._going if work.reading]
@@ -219,19 +217,17 @@ class Scheduler:
                 self._read_a_slice(reading, front)
             elif answering:
                 self._take_turns(answering)
-            return bool(self._going or self._coming or self._arrived)
+            return bool(self._going or self._coming)
 
     def drop(self, work: Work) -> None:
         """Nobody wants it any more, and it is told nothing; returns when nothing works for it."""
         with self.between_steps():
-            self._take_arrivals()
             if work in self._coming or work in self._going:
                 self._end(work)
 
     def close(self) -> None:
         """Cancels everything, and waits for the scheduler's own thread."""
         with self.between_steps():
-            self._take_arrivals()
             for work in (*self._coming, *self._going):
                 work.cancel()
             thread = self._thread
@@ -262,7 +258,7 @@ class Scheduler:
         return request if plans[0].healing is None else healed_request(request), plans
 
     def _served(self, work: Work) -> Work:
-        self._arrived.append(work)
+        self._coming.append(work)
         with self._submitting:
             self._submitted.add(work)
             if self._thread is None:
@@ -287,7 +283,7 @@ class Scheduler:
         return Running(self._read(works, told), cancel)
 
     def _read(self, works: Sequence[Work], told: deque[Any]) -> Iterator[Any]:
-        self._arrived.extend(works)
+        self._coming += works
         try:
             while told or not all(work.ended for work in works):
                 if told:
@@ -320,10 +316,6 @@ class Scheduler:
                     return
             if self._going and all(work.rests for work in self._going):
                 time.sleep(_STILL)
-
-    def _take_arrivals(self) -> None:
-        while self._arrived:
-            self._coming.append(self._arrived.popleft())
 
     def _admit(self) -> None:
         """The most urgent begin, as far as there is room; for one of a higher rank those of lower ones stand still."""
@@ -432,7 +424,6 @@ class Scheduler:
     def _fail_all(self, error: Exception) -> None:
         """What fails between two turns fails for everybody: nobody would be told of it otherwise."""
         with self.between_steps():
-            self._take_arrivals()
             for work in (*self._going, *self._coming):
                 self._fail(work, error)
 
