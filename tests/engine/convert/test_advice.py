@@ -40,6 +40,12 @@ def work(made: list[Written]) -> Path:
     return out.with_name(f"{out.name}.work")
 
 
+@pytest.fixture(scope="module")
+def four(source: Path, work: Path) -> Advice:
+    """On a card on which anything fits."""
+    return advise(source, 10**9, CONTEXT, work=work, widths=(4,))
+
+
 def tensor_bytes(folder: Path) -> int:
     checkpoint = Checkpoint(folder)
     return sum(checkpoint.tensor(name).nbytes for name in checkpoint.names)
@@ -69,10 +75,11 @@ def test_bytes_are_those_of_every_kind_of_model(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["fp16", "q8", "q4"])
-def test_what_fits_is_what_the_model_card_says_fits(source: Path, made: list[Written], work: Path, kind: str) -> None:
+def test_what_fits_is_what_the_model_card_says_fits(
+    source: Path, made: list[Written], work: Path, four: Advice, kind: str
+) -> None:
     for spare in (-1, 0):
-        needed = cell(advise(source, 10**9, CONTEXT, work=work, widths=(4,)), kind).needed
-        card = needed + spare
+        card = cell(four, kind).needed + spare
         advice = advise(source, card, CONTEXT, work=work, widths=(4,))
         found = cell(advice, kind)
         here = Here(CARD, (card - WORKING_ON_GPU,), True)
@@ -101,9 +108,8 @@ def test_what_caches_lose_is_what_evaluating_says(source: Path, work: Path) -> N
     assert entry.figures.divergence.mean == pytest.approx(caches["q4"], rel=1e-5)
 
 
-def test_the_most_that_fits_fits(source: Path, work: Path, tmp_path: Path) -> None:
+def test_the_most_that_fits_fits(source: Path, work: Path, four: Advice, tmp_path: Path) -> None:
     """What a conversion makes of `--fits` is loaded by a card of that size."""
-    four = advise(source, 10**9, CONTEXT, work=work, widths=(4,))
     card = cell(four, "q4").needed + 2000
     advice = advise(source, card, CONTEXT, work=work)
     best = advice.best
