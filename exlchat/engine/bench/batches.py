@@ -29,6 +29,7 @@ from exlchat.llm.request import GenerationRequest, Rank
 from exlchat.llm.sampling import GREEDY
 
 NEW_TOKENS = {"cuda": 128, "cpu": 16}
+"""Of each row, by the kind of device, unless it is said."""
 _SPARE = 0.9
 """Of the memory that weights leave, what may be pages: rows need some beside theirs."""
 

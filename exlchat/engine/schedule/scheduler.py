@@ -113,8 +113,10 @@ class Scheduler:
         """How often an answer had to stand still."""
         self._mode: _Mode = "own"
         self._submitted: set[Work] = set()
+        """For which a thread of the scheduler's own takes the steps."""
         self._thread: threading.Thread | None = None
         self._submitting = threading.Lock()
+        """Held, behind the other one where both are, while it is found out whether there is such a thread."""
 
     def check(self, sampling: SamplingSettings, constraint: Constraint | None = None) -> None:
         """Whether answers can be drawn so and be so. Raises `RequestError` in one line."""
@@ -227,7 +229,7 @@ class Scheduler:
 
     def close(self) -> None:
         """Cancels everything, and waits for the scheduler's own thread."""
-        with self.between_steps():
+        with self.between_steps(), self._submitting:
             for work in (*self._coming, *self._going):
                 work.cancel()
             thread = self._thread
@@ -258,8 +260,8 @@ class Scheduler:
         return request if plans[0].healing is None else healed_request(request), plans
 
     def _served(self, work: Work) -> Work:
-        self._coming.append(work)
         with self._submitting:
+            self._coming.append(work)
             self._submitted.add(work)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="exlchat-answers", daemon=True)
