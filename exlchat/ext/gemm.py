@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -23,9 +23,9 @@ class RowProduct:
     Made by `RowProducts.row_product`; keeps the matrices alive.
     """
 
-    def __init__(self, function: Callable[..., None], matrices: Sequence[PackedMatrix], room: int) -> None:
+    def __init__(self, library: Library, matrices: Sequence[PackedMatrix], room: int) -> None:
         first = matrices[0]
-        self._function = function
+        self._multiply, self._find_permutation = library.function("exl_gemm"), library.function("exl_gemm_permutation")
         self._matrices = tuple(matrices)
         self._columns = sum(matrix.outputs for matrix in matrices)
         self._features, self._stored, self._device = first.features, first.stored, first.words.device
@@ -34,35 +34,60 @@ class RowProduct:
         self._arrived = torch.zeros(blocks * c.GEMM_WARPS, dtype=torch.int32, device=self._device)
         self._job = c.CGemm(matrices=len(matrices), blocks=blocks, room=room, y_stride=self._columns)
         self._job.arrived = self._arrived.data_ptr()
+        self._permutations: dict[bool, Tensor] = {}
         for index, matrix in enumerate(matrices):
             self._job.matrix[index] = c_matrix(matrix)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """float16 `[rows, features]`, in the order of the features -> float16 `[rows, columns]`: `x W + b`.
+    def __call__(self, x: Tensor, *, permuted: bool = False) -> Tensor:
+        """float16 `[rows, features]` -> float16 `[rows, columns]`: `x W + b`.
+
+        Args:
+            permuted: each feature is where `permutation` says, not in its own order.
 
         Raises:
             ValueError: x is of another device, dtype, shape or layout, or has too many rows.
         """
-        rows, job = len(x), self._job
-        check("x", x, torch.float16, (rows, self._features))
-        check_together(x, self._matrices[0].words)
-        if rows > c.GEMM_MAX_ROWS:
-            raise ValueError(f"x has {rows} rows; this kernel takes up to {c.GEMM_MAX_ROWS}")
-        y = torch.empty(rows, self._columns, dtype=torch.float16, device=self._device)
-        if rows == 0:
-            return y
-        # One buffer: sums of parts, then x in stored order.
-        scratch = torch.empty(self._partial + rows * self._stored * 2, dtype=torch.uint8, device=self._device)
-        job.partial = scratch.data_ptr()
-        job.x = scratch.data_ptr() + self._partial
-        job.x_features, job.y, job.rows = x.data_ptr(), y.data_ptr(), rows
-        self._function(c.address(job), torch.cuda.current_stream().cuda_stream)
+        self._check(x)
+        y = torch.empty(len(x), self._columns, dtype=torch.float16, device=self._device)
+        if len(x):
+            self._run(x, y, permuted=permuted)
         return y
+
+    def permutation(self, rows: int) -> Tensor | None:
+        """int16 (holding uint16) `[features]`: where in a row of x a product of so many rows reads each feature.
+
+        `None` where some stored rows take no feature.
+        """
+        if self._features != self._stored or self._job.room:
+            return None
+        many = rows > c.GEMM_PAIRED_ROWS
+        if many not in self._permutations:
+            permutation = torch.empty(self._features, dtype=torch.int16, device=self._device)
+            self._job.rows = rows
+            self._find_permutation(c.address(self._job), permutation.data_ptr(), _stream())
+            self._permutations[many] = permutation
+        return self._permutations[many]
+
+    def _check(self, x: Tensor) -> None:
+        check("x", x, torch.float16, (len(x), self._features))
+        check_together(x, self._matrices[0].words)
+        if len(x) > c.GEMM_MAX_ROWS:
+            raise ValueError(f"x has {len(x)} rows; this kernel takes up to {c.GEMM_MAX_ROWS}")
+
+    def _run(self, x: Tensor, y: Tensor, *, permuted: bool) -> None:
+        job = self._job
+        of_x = 0 if permuted else len(x) * self._stored * 2
+        # One buffer: sums of blocks, then x in stored order.
+        scratch = torch.empty(self._partial + of_x, dtype=torch.uint8, device=self._device)
+        job.partial = scratch.data_ptr()
+        job.x, job.x_features = (x.data_ptr(), None) if permuted else (scratch.data_ptr() + self._partial, x.data_ptr())
+        job.y, job.rows = y.data_ptr(), len(x)
+        self._multiply(c.address(job), _stream())
 
 
 class RowProducts:
     def __init__(self, library: Library) -> None:
-        self._gemm = library.function("exl_gemm")
+        self._of_products = library
 
     def row_product(self, matrices: Sequence[PackedMatrix], *, room: int = 0) -> RowProduct:
         """`y = x W + b` for up to three matrices with one stored order, their columns side by side.
@@ -77,4 +102,8 @@ class RowProducts:
         check_on_gpu(weights=matrices[0].words)
         tensors = (tensor for m in matrices for tensor in (m.words, m.scales, m.gather, m.bias))
         check_together(*(tensor for tensor in tensors if tensor is not None))
-        return RowProduct(self._gemm, matrices, room)
+        return RowProduct(self._of_products, matrices, room)
+
+
+def _stream() -> int:
+    return torch.cuda.current_stream().cuda_stream

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from exlchat.ext import functions as c
 from exlchat.ext.job import check, check_on_gpu
 from exlchat.ext.library import Library
 from exlchat.ext.products import ACTIVATIONS, Activation
@@ -19,13 +20,16 @@ class PromptKernels:
         self._gate = library.function("exl_gate")
         self._turn = library.function("exl_turn")
 
-    def add_norm(self, hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+    def add_norm(
+        self, hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float, *, permutation: Tensor | None = None
+    ) -> Tensor:
         """`hidden += added`, then its RMS norm.
 
         Args:
-            hidden: float32 `[rows, width]`, changed; width a multiple of 4.
+            hidden: float32 `[rows, width]`, changed; width a multiple of 4, with permutation of 8.
             added: float16 `[rows, width]`.
             weight: float16 `[width]`.
+            permutation: int16 (holding uint16) `[width]`, where in the result each number goes, no two to one.
 
         Returns:
             float16 `[rows, width]`.
@@ -37,12 +41,18 @@ class PromptKernels:
         check("hidden", hidden, torch.float32, (rows, width))
         check("weight", weight, torch.float16, (width,))
         check_on_gpu(hidden=hidden, weight=weight)
+        job = c.CAddNorm(hidden=hidden.data_ptr(), weight=weight.data_ptr(), rows=rows, width=width, eps=eps)
         if added is not None:
             check("added", added, torch.float16, (rows, width))
             check_on_gpu(added=added)
+            job.added = added.data_ptr()
+        if permutation is not None:
+            check("permutation", permutation, torch.int16, (width,))
+            check_on_gpu(permutation=permutation)
+            job.permutation = permutation.data_ptr()
         y = torch.empty(rows, width, dtype=torch.float16, device=hidden.device)
-        source = None if added is None else added.data_ptr()
-        self._add_norm(hidden.data_ptr(), source, weight.data_ptr(), y.data_ptr(), rows, width, eps, _stream())
+        job.y = y.data_ptr()
+        self._add_norm(c.address(job), _stream())
         return y
 
     def gate(self, x: Tensor, activation: Activation = "silu") -> Tensor:

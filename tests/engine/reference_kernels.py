@@ -85,6 +85,20 @@ class Meeting:
                 finished([there[card][0] for card in sorted(there)])
 
 
+class ReferenceRowProduct:
+    """Of x in stored order where that has a place for each feature and no other."""
+
+    def __init__(self, matrices: Sequence[PackedMatrix]) -> None:
+        self._matrices = matrices
+
+    def __call__(self, x: Tensor, *, permuted: bool = False) -> Tensor:
+        return reference.product(self._matrices, x if permuted else layout.to_stored(x, self._matrices[0])).half()
+
+    def permutation(self, _rows: int) -> Tensor | None:
+        first = self._matrices[0]
+        return first.scatter if first.features == first.stored else None
+
+
 class ReferenceKernels:
     """As `exlchat.ext.ops.Kernels`, on the CPU."""
 
@@ -243,11 +257,8 @@ class ReferenceKernels:
             )
         )
 
-    def row_product(self, matrices: Sequence[PackedMatrix]) -> Callable[[Tensor], Tensor]:
-        def multiply(x: Tensor) -> Tensor:
-            return reference.product(matrices, layout.to_stored(x, matrices[0])).half()
-
-        return multiply
+    def row_product(self, matrices: Sequence[PackedMatrix]) -> ReferenceRowProduct:
+        return ReferenceRowProduct(matrices)
 
     def dequantize(self, matrix: PackedMatrix, out: Tensor) -> None:
         out.copy_(layout.decode(matrix))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from exlchat.engine.formats import exl2_writer, gptq_writer
 from exlchat.engine.formats.exl2 import dequantize
@@ -18,16 +20,19 @@ from exlchat.engine.formats.inventory import parameter_count, weight_sizes
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.formats.packing import pack_exl2
 from exlchat.engine.layers.assembly import load_transformer
-from exlchat.engine.layers.experts import Experts
-from exlchat.engine.layers.linear import Linear, SideBySide, join
-from exlchat.engine.layers.quantized_linear import MEDIUM_ROWS, QuantizedLinear, Scratch, column_parts
-from exlchat.engine.layers.transformer import Transformer
+from exlchat.engine.layers.experts import Experts, Mlp
+from exlchat.engine.layers.linear import Joined, Linear, SideBySide, join
+from exlchat.engine.layers.operations import KernelOperations
+from exlchat.engine.layers.quantized_linear import MEDIUM_ROWS, Permuted, QuantizedLinear, Scratch, column_parts
+from exlchat.engine.layers.transformer import DecoderLayer, Transformer
 from exlchat.engine.model.architecture import read_spec
 from exlchat.engine.weights.checkpoint import Checkpoint
 from exlchat.ext.layout import PackedMatrix
+from exlchat.ext.products import Activation
 from tests.engine.decoding import logits_in_steps, relative_error
 from tests.engine.family_models import CASES, save_case
 from tests.engine.reference_kernels import ReferenceJob, ReferenceKernels
+from tests.ext import reference_prompt
 from tests.random_models import save_random_llama
 from tests.shared_data import DATA, needs_shared
 
@@ -63,6 +68,76 @@ def test_any_number_of_rows_through_any_scratch(rows: int, limit: int, bias: boo
     assert found.dtype == torch.float16
     assert relative_error(found.double(), wanted) < 1e-3
     assert torch.equal(found, torch.cat([layer(x) for layer in layers], dim=1))
+
+
+@pytest.mark.parametrize("rows", [8, 9, MEDIUM_ROWS, MEDIUM_ROWS + 1])
+def test_x_may_come_in_the_order_in_which_it_is_read(rows: int) -> None:
+    matrix = replace(packed(128, 64)[0], gather=torch.randperm(128).short())
+    layer = QuantizedLinear((matrix,), (60,), ReferenceKernels(), Scratch(CPU))
+    permutation, x = layer.permutation(rows), torch.randn(rows, 128).half()
+    assert (permutation is None) == (rows in (8, MEDIUM_ROWS + 1)), "other kernels read it otherwise"
+    if permutation is not None:
+        permuted = torch.empty_like(x)
+        permuted[:, permutation.long()] = x
+        assert torch.equal(layer(Permuted(permuted)), layer(x))
+
+
+def test_matrices_of_unlike_orders_have_none_together() -> None:
+    first, second = (replace(packed(128, 64)[0], gather=torch.randperm(128).short()) for _ in range(2))
+    assert QuantizedLinear((first, second), (64, 64), ReferenceKernels(), Scratch(CPU)).permutation(20) is None
+
+
+class _Fused:
+    """The kernels between the products of a prompt, by their references; counts norms in the order of a product."""
+
+    def __init__(self) -> None:
+        self.permuted = 0
+
+    def add_norm(
+        self, hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float, *, permutation: Tensor | None = None
+    ) -> Tensor:
+        y = reference_prompt.add_norm(hidden, added, weight, eps).half()
+        if permutation is None:
+            return y
+        self.permuted += 1
+        found = torch.empty_like(y)
+        found[:, permutation.long()] = y
+        return found
+
+    def gate(self, x: Tensor, activation: Activation = "silu") -> Tensor:
+        return reference_prompt.gate(x, activation).half()
+
+    def turn(self, x: Tensor, turns: Tensor, heads: int, *, interleaved: bool = False) -> None:
+        x.copy_(reference_prompt.turn(x, turns, heads, interleaved=interleaved))
+
+
+def _in_random_order(layer: DecoderLayer) -> DecoderLayer:
+    """What reads the norms of a layer stores their numbers in an order of its own."""
+
+    def ordered(part: Joined) -> Joined:
+        assert isinstance(part, QuantizedLinear)
+        gather = torch.randperm(part.matrices[0].features).short()
+        return replace(part, matrices=tuple(replace(matrix, gather=gather) for matrix in part.matrices))
+
+    assert isinstance(layer.mlp, Mlp)
+    return replace(layer, qkv=ordered(layer.qkv), mlp=replace(layer.mlp, gate_up=ordered(layer.mlp.gate_up)))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("name", "each"), [("llama", 6), ("cohere", 0), ("gemma2", 1)])
+def test_norms_give_products_what_they_read_in_their_order(name: str, each: int, tmp_path: Path) -> None:
+    save_case(CASES[name], tmp_path / "dense")
+    source, config = load_file(tmp_path / "dense" / "model.safetensors"), (tmp_path / "dense" / "config.json")
+    gptq_writer.write_model(source, json.loads(config.read_text()), tmp_path / "gptq", GptqRecipe(64))
+    transformer = open_quantized(tmp_path / "gptq")
+    transformer.layers = [_in_random_order(layer) for layer in transformer.layers]
+    ids = torch.randint(90, (40,), generator=torch.Generator().manual_seed(3)).tolist()
+    wanted = logits_in_steps(transformer, ids, [30, 10], kv_cache="fp16")
+    fused = _Fused()
+    transformer._operations = KernelOperations(fused)
+    assert relative_error(logits_in_steps(transformer, ids, [30, 10], kv_cache="fp16"), wanted) < 1e-2
+    # Not where attention and MLP read the same, nor where torch norms what comes between.
+    assert fused.permuted == 2 * each
 
 
 def test_scratch_holds_no_more_than_it_must() -> None:

@@ -12,7 +12,7 @@ import torch
 
 from exlchat.ext import gemm
 from exlchat.ext.gemm import RowProduct, RowProducts
-from exlchat.ext.layout import PackedMatrix, to_stored
+from exlchat.ext.layout import PackedMatrix, to_stored, unsigned
 from tests.ext import reference
 from tests.ext.chain_cases import Functions
 from tests.ext.emulation import GEMM, emulated_library
@@ -25,7 +25,10 @@ Make = Callable[..., RowProduct]
 @pytest.fixture(scope="module", params=["warps", "warpgroups"])
 def functions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     flags = (f"-DEXL_WGMMA={int(request.param == 'warpgroups')}", "-DEMULATED_DELAYS=3")
-    return emulated_library(tmp_path_factory.mktemp("emulated"), GEMM, flags)
+    found = emulated_library(tmp_path_factory.mktemp("emulated"), GEMM, flags)
+    # Only cards that have those have clusters, whose blocks share a group of columns.
+    found["emulated_card"](232448, 132, 9 if request.param == "warpgroups" else 8)
+    return found
 
 
 @pytest.fixture
@@ -34,7 +37,8 @@ def make(functions: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(gemm, "check_on_gpu", lambda **_tensors: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=None))
     monkeypatch.setattr(torch, "empty", lambda *size, **named: torch.full(size, 255, **named))
-    running = {"exl_gemm": lambda job, stream: _checked(functions["exl_gemm"](job, stream))}
+    names = ("exl_gemm", "exl_gemm_permutation")
+    running = {name: lambda *given, name=name: _checked(functions[name](*given)) for name in names}
 
     def one(*matrices: PackedMatrix, processors: int = 7, room: int = 0) -> RowProduct:
         card = SimpleNamespace(multi_processor_count=processors)
@@ -54,6 +58,11 @@ def check(product: RowProduct, matrices: list[PackedMatrix], rows: int) -> None:
     found = product(x)
     assert relative_error(found, reference.product(matrices, to_stored(x, matrices[0]))) < 1e-3
     assert torch.equal(product(x), found), "what one run leaves is none of the next one's business"
+    permutation = product.permutation(rows)
+    if permutation is not None:
+        permuted = torch.zeros_like(x)
+        permuted[:, unsigned(permutation)] = x
+        assert torch.equal(product(permuted, permuted=True), found)
 
 
 @pytest.mark.parametrize("rows", [9, 50])
@@ -75,6 +84,14 @@ def test_however_many_blocks_share_a_group_of_columns(make: Make, processors: in
     matrices = [first, replace(packed(1536, 64, "6 in groups of 64", "cpu"), gather=first.gather)]
     matrices[1] = replace(matrices[1], bias=torch.randn(64).half())
     check(make(*matrices, processors=processors), matrices, 20)
+
+
+@pytest.mark.parametrize("rows", [9, 16, 17, 64, 130])
+def test_x_in_the_order_of_the_product(make: Make, rows: int) -> None:
+    matrix = replace(packed(1536, 288, "4", "cpu"), gather=torch.randperm(1536).short())
+    assert make(matrix).permutation(rows) is not None
+    for processors in (7, 16):
+        check(make(matrix, processors=processors), [matrix], rows)
 
 
 # Room for four slots, for three, for two and for one.

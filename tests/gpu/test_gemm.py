@@ -10,7 +10,7 @@ import torch
 
 from exlchat.ext import layout
 from exlchat.ext.gemm import RowProducts
-from exlchat.ext.layout import PackedMatrix, to_stored
+from exlchat.ext.layout import PackedMatrix, to_stored, unsigned
 from tests.ext import reference
 from tests.ext.matrix_cases import GPTQ, RECIPES, packed, plain, relative_error
 
@@ -32,6 +32,11 @@ def check(kernels: RowProducts, matrices: list[PackedMatrix], rows: int, room: i
     found = product(x)
     assert not found.isnan().any()
     assert relative_error(found, reference.product(matrices, to_stored(x, matrices[0]))) < 1e-3
+    permutation = product.permutation(rows)
+    if permutation is not None:
+        permuted = torch.zeros_like(x)
+        permuted[:, unsigned(permutation)] = x
+        assert torch.equal(product(permuted, permuted=True), found)
 
 
 @pytest.mark.parametrize("recipe", [*RECIPES, *GPTQ])

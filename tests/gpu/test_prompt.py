@@ -31,6 +31,10 @@ def test_add_norm(kernels: Kernels, rows: int, width: int) -> None:
     found = kernels.add_norm(hidden, added, weight, 1e-5)
     assert relative_error(found, reference_prompt.add_norm(other, added, weight, 1e-5)) < 1e-3
     assert torch.equal(hidden, other)
+    if width % 8 == 0:
+        permutation = torch.randperm(width, device="cuda")
+        permuted = kernels.add_norm(hidden, None, weight, 1e-5, permutation=permutation.short())
+        assert torch.equal(permuted[:, permutation], kernels.add_norm(hidden, None, weight, 1e-5))
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu_erf"])

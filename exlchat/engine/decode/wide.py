@@ -22,6 +22,8 @@ from exlchat.engine.decode.parts import attention_rules
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.pool import PoolFullError
 from exlchat.engine.kv.sequence import KVSequence
+from exlchat.engine.layers.linear import permutation_of
+from exlchat.engine.layers.quantized_linear import Permuted
 from exlchat.engine.layers.transformer import Places, Stream, Transformer
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.ext.attention import MAX_SPLITS, AttentionScratch
@@ -140,11 +142,12 @@ class WidePasses:
         for index in range(len(transformer.layers)):
             rows = transformer.unturned_heads(index, stream, places).contiguous()
             mixed = torch.empty(size, width, dtype=rows.dtype, device=self._device)
-            self._attend(index, rows, mixed)
-            transformer.finish_layer(index, stream, mixed)
+            permutation = permutation_of(transformer.layers[index].output, size)
+            self._attend(index, rows, mixed, permutation)
+            transformer.finish_layer(index, stream, mixed if permutation is None else Permuted(mixed))
         self.logits[:size].copy_(transformer.logits(transformer.finish(stream)))
 
-    def _attend(self, index: int, rows: Tensor, mixed: Tensor) -> None:
+    def _attend(self, index: int, rows: Tensor, mixed: Tensor, permutation: Tensor | None) -> None:
         spec, size = self._transformer.spec, len(rows)
         rope = spec.layer_ropes[index]
         self._kernels.attention(
@@ -156,6 +159,7 @@ class WidePasses:
             turns=self._unturned if rope is None else self._places.turns[rope],
             rules=attention_rules(spec, index, self._transformer.layers[index]),
             scratch=self._scratch,
+            scatter=permutation,
             least=_SHORT_PIECE if size <= _FEW_ROWS else _LONG_PIECE,
         ).launch(dependent=True)
 

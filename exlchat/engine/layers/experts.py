@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from exlchat.engine.cards.host_memory import Hosted
-from exlchat.engine.layers.linear import Joined, Linear
+from exlchat.engine.layers.linear import Joined, Linear, multiplied
 from exlchat.engine.layers.operations import Operations, activate
-from exlchat.engine.layers.quantized_linear import MAX_ROWS, QuantizedLinear
+from exlchat.engine.layers.quantized_linear import MAX_ROWS, Permuted, QuantizedLinear
 from exlchat.engine.model.spec import Activation
 
 # To go through the experts one by one takes the host some 170 us for each (one H200: 22 ms for 128), in which the
@@ -43,9 +43,9 @@ class Mlp:
     def bytes_per_token(self) -> int:
         return self.bytes
 
-    def __call__(self, x: Tensor, operations: Operations) -> Tensor:
-        """`[tokens, width]` -> `[tokens, width]`."""
-        inner = self.gate_up(x)
+    def __call__(self, x: Tensor | Permuted, operations: Operations) -> Tensor:
+        """`[tokens, width]` -> `[tokens, width]`; x may be `Permuted` where gate and up have a permutation."""
+        inner = multiplied(self.gate_up, x)
         if self.activation == "swiglu_oai":
             return self.down(_swiglu_oai(inner, self.limit, self.alpha))
         if self.gated:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from exlchat.engine.cards.host_memory import Hosted
-from exlchat.engine.layers.quantized_linear import MAX_ROWS, QuantizedLinear, join_quantized
+from exlchat.engine.layers.quantized_linear import MAX_ROWS, Permuted, QuantizedLinear, join_quantized
 from exlchat.ext.layout import PackedMatrix
 
 
@@ -87,6 +87,19 @@ def takes_rows_alike(part: Joined) -> bool:
     if isinstance(part, SideBySide):
         return all(takes_rows_alike(one) for one in part.parts)
     return isinstance(part, QuantizedLinear) and part.prepared
+
+
+def permutation_of(part: Joined, tokens: int) -> Tensor | None:
+    """See `QuantizedLinear.permutation`; `None` of all others."""
+    return part.permutation(tokens) if isinstance(part, QuantizedLinear) else None
+
+
+def multiplied(part: Joined, x: Tensor | Permuted) -> Tensor:
+    """`part(x)`, of an x that is `Permuted` only where the part has a permutation."""
+    if isinstance(x, Permuted):
+        assert isinstance(part, QuantizedLinear)
+        return part(x)
+    return part(x)
 
 
 def outputs_of(part: Linear | QuantizedLinear) -> int:

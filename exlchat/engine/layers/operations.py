@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from exlchat.engine.layers.norms import Norm
+from exlchat.engine.layers.quantized_linear import Permuted
 from exlchat.engine.layers.rope import rotate
 from exlchat.engine.model.spec import Activation
 from exlchat.ext.products import Activation as KernelActivation
@@ -18,8 +19,15 @@ class Operations(Protocol):
     """The residual stream is float32, everything else in the dtype of the weights."""
 
     def add_norm(
-        self, hidden: Tensor, added: Tensor | None, norm: Norm | None, *, after: Norm | None = None, scale: float = 1.0
-    ) -> Tensor:
+        self,
+        hidden: Tensor,
+        added: Tensor | None,
+        norm: Norm | None,
+        *,
+        after: Norm | None = None,
+        scale: float = 1.0,
+        permutation: Tensor | None = None,
+    ) -> Tensor | Permuted:
         """`hidden` `[tokens, width]` takes what is added; returns it normed.
 
         Args:
@@ -27,6 +35,7 @@ class Operations(Protocol):
             norm: of the next product; without one that reads the residual as it is.
             after: the norm of what is added.
             scale: its factor.
+            permutation: of the next product, which takes the result `Permuted` or not.
         """
 
     def gate(self, x: Tensor, activation: Activation) -> Tensor:
@@ -47,7 +56,14 @@ class TorchOperations:
         self._dtype = dtype
 
     def add_norm(
-        self, hidden: Tensor, added: Tensor | None, norm: Norm | None, *, after: Norm | None = None, scale: float = 1.0
+        self,
+        hidden: Tensor,
+        added: Tensor | None,
+        norm: Norm | None,
+        *,
+        after: Norm | None = None,
+        scale: float = 1.0,
+        permutation: Tensor | None = None,  # noqa: ARG002
     ) -> Tensor:
         if added is not None:
             hidden.add_(added if after is None else after(added.float()), alpha=scale)
@@ -83,7 +99,9 @@ KERNEL_ACTIVATIONS: dict[Activation, KernelActivation] = {
 class FusedKernels(Protocol):
     """What `KernelOperations` needs of the CUDA extension: see `exlchat.ext.prompt.PromptKernels`."""
 
-    def add_norm(self, hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor: ...
+    def add_norm(
+        self, hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float, *, permutation: Tensor | None = None
+    ) -> Tensor: ...
 
     def gate(self, x: Tensor, activation: KernelActivation = "silu") -> Tensor: ...
 
@@ -101,12 +119,21 @@ class KernelOperations:
         self._torch = TorchOperations(torch.float16)
 
     def add_norm(
-        self, hidden: Tensor, added: Tensor | None, norm: Norm | None, *, after: Norm | None = None, scale: float = 1.0
-    ) -> Tensor:
+        self,
+        hidden: Tensor,
+        added: Tensor | None,
+        norm: Norm | None,
+        *,
+        after: Norm | None = None,
+        scale: float = 1.0,
+        permutation: Tensor | None = None,
+    ) -> Tensor | Permuted:
         plain = norm is not None and norm.kind == "rms" and after is None and scale == 1.0
         if norm is None or not plain:
             return self._torch.add_norm(hidden, added, norm, after=after, scale=scale)
-        return self._kernels.add_norm(hidden, added, norm.weight, norm.eps)
+        if permutation is None:
+            return self._kernels.add_norm(hidden, added, norm.weight, norm.eps)
+        return Permuted(self._kernels.add_norm(hidden, added, norm.weight, norm.eps, permutation=permutation))
 
     def gate(self, x: Tensor, activation: Activation) -> Tensor:
         return self._kernels.gate(x, KERNEL_ACTIVATIONS[activation])

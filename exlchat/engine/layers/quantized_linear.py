@@ -7,7 +7,7 @@ multiplied by cuBLAS.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, Protocol
@@ -38,13 +38,21 @@ class Launch(Protocol):
         """Runs it; `dependent`: it may start before the one before it ends."""
 
 
+class RowProduct(Protocol):
+    """See `exlchat.ext.gemm.RowProduct`."""
+
+    def __call__(self, x: Tensor, *, permuted: bool = False) -> Tensor: ...
+
+    def permutation(self, rows: int) -> Tensor | None: ...
+
+
 class MatrixKernels(Protocol):
     """What a quantized layer needs of the CUDA extension; tests put the references in its place."""
 
     def product(self, matrices: Sequence[PackedMatrix], x: Tensor, y: Tensor, kind: Literal["half"]) -> Launch:
         """`y` float16 `[rows, outputs]` becomes `x` float16 `[rows, stored]` times the matrices, plus their biases."""
 
-    def row_product(self, matrices: Sequence[PackedMatrix]) -> Callable[[Tensor], Tensor]:
+    def row_product(self, matrices: Sequence[PackedMatrix]) -> RowProduct:
         """float16 `[rows, features]` -> float16 `[rows, outputs]`, times the matrices, plus their biases."""
 
     def dequantize(self, matrix: PackedMatrix, out: Tensor) -> None:
@@ -75,6 +83,13 @@ class Scratch:
             most = max(size, self._limit)
             self._buffer = torch.empty(most, dtype=torch.float16, device=self._buffer.device)
         return self._buffer[:size].view(features, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Permuted:
+    """float16 `[tokens, in]`, in the order of the layer that reads it: see `QuantizedLinear.permutation`."""
+
+    values: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +153,19 @@ class QuantizedLinear:
         kept = [(matrix.words, matrix.scales, matrix.gather, matrix.bias) for matrix in self.matrices]
         return sum(tensor.nbytes for tensors in kept for tensor in tensors if tensor is not None)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def permutation(self, tokens: int) -> Tensor | None:
+        """int16 (holding uint16) `[in]`: where in a row of x a product of so many tokens reads each feature.
+
+        For whoever can give it so, as `Permuted`; `None` where it is read in its own order.
+        """
+        if not MAX_ROWS < tokens <= MEDIUM_ROWS or self.host is not None or len(self.runs) > 1:
+            return None
+        return self._row_products[0].permutation(tokens)
+
+    def __call__(self, x: Tensor | Permuted) -> Tensor:
         """Float `[tokens, in]` -> float16 `[tokens, sum of out]`. Of a bfloat16 model it gets bfloat16."""
+        if isinstance(x, Permuted):
+            return self._real_columns(self._row_products[0](x.values, permuted=True))
         if self.host is not None and len(x) > MAX_ROWS:
             return self.host.fetched()(x)
         x = x.half()
@@ -151,7 +177,7 @@ class QuantizedLinear:
         return self._multiply(x)
 
     @cached_property
-    def _row_products(self) -> list[Callable[[Tensor], Tensor]]:
+    def _row_products(self) -> list[RowProduct]:
         return [self.kernels.row_product(run.matrices) for run in self.runs]
 
     def _multiply(self, x: Tensor) -> Tensor:

@@ -19,10 +19,10 @@ from exlchat.engine.cards.split import LayerSplit, current
 from exlchat.engine.kv.sequence import KVSequence
 from exlchat.engine.layers.attention import Rules, attention
 from exlchat.engine.layers.experts import Experts, Mlp
-from exlchat.engine.layers.linear import Joined, Linear, outputs_of
+from exlchat.engine.layers.linear import Joined, Linear, multiplied, outputs_of, permutation_of
 from exlchat.engine.layers.norms import HeadNorm, Norm
 from exlchat.engine.layers.operations import Operations, TorchOperations
-from exlchat.engine.layers.quantized_linear import QuantizedLinear
+from exlchat.engine.layers.quantized_linear import Permuted, QuantizedLinear
 from exlchat.engine.layers.rope import RopeTable
 from exlchat.engine.model.spec import ModelSpec
 
@@ -313,9 +313,9 @@ class Transformer:
     def unturned_heads(self, index: int, stream: Stream, places: Places) -> Tensor:
         """The same for an attention that turns what it reads."""
         spec, layer = self.spec, self.layers[index]
-        x = self._add_norm(stream, layer.attention_norm)
-        stream.normed = x if spec.parallel else None
-        rows = layer.qkv(x).view(x.shape[0], -1, spec.head_dim)
+        x = self._normed_for(stream, layer.attention_norm, layer.qkv)
+        stream.normed = x if isinstance(x, Tensor) and spec.parallel else None
+        rows = multiplied(layer.qkv, x).view(len(stream.hidden), -1, spec.head_dim)
         if layer.head_order is not None:
             rows = rows[:, layer.head_order]
         queries_end, keys_end = spec.num_heads, spec.num_heads + spec.num_kv_heads
@@ -343,15 +343,15 @@ class Transformer:
             mixed = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         return mixed.transpose(0, 1)
 
-    def finish_layer(self, index: int, stream: Stream, mixed: Tensor) -> None:
+    def finish_layer(self, index: int, stream: Stream, mixed: Tensor | Permuted) -> None:
         """What comes behind the attention, of `[tokens, heads * head_dim]`."""
         self.mix(index, stream, mixed)
         self.feed(index, stream)
 
-    def mix(self, index: int, stream: Stream, mixed: Tensor) -> None:
+    def mix(self, index: int, stream: Stream, mixed: Tensor | Permuted) -> None:
         """What the attention adds, of `[tokens, heads * head_dim]`."""
         layer = self.layers[index]
-        stream.added, stream.after = layer.output(mixed), layer.attention_post_norm
+        stream.added, stream.after = multiplied(layer.output, mixed), layer.attention_post_norm
 
     def feed(self, index: int, stream: Stream) -> None:
         """What the MLP adds, to what the attention does where both read the same."""
@@ -360,14 +360,28 @@ class Transformer:
             assert stream.added is not None
             stream.added, stream.after = stream.added + layer.mlp(stream.normed, self._operations), None
             return
-        x = self._add_norm(stream, layer.mlp_norm)
-        stream.added, stream.after = layer.mlp(x, self._operations), layer.mlp_post_norm
+        if isinstance(layer.mlp, Mlp):
+            x = self._normed_for(stream, layer.mlp_norm, layer.mlp.gate_up)
+            stream.added = layer.mlp(x, self._operations)
+        else:
+            stream.added = layer.mlp(self._add_norm(stream, layer.mlp_norm), self._operations)
+        stream.after = layer.mlp_post_norm
 
     def finish(self, stream: Stream) -> Tensor:
         """What the head reads."""
         return self._add_norm(stream, self.norm)
 
     def _add_norm(self, stream: Stream, norm: Norm | None) -> Tensor:
+        x = self._normed(stream, norm, None)
+        assert isinstance(x, Tensor)
+        return x
+
+    def _normed_for(self, stream: Stream, norm: Norm | None, reader: Joined) -> Tensor | Permuted:
+        """For a product that alone reads it."""
+        return self._normed(stream, norm, None if self.spec.parallel else permutation_of(reader, len(stream.hidden)))
+
+    def _normed(self, stream: Stream, norm: Norm | None, permutation: Tensor | None) -> Tensor | Permuted:
+        scale = self.spec.residual_scale
         return self._operations.add_norm(
-            stream.hidden, stream.added, norm, after=stream.after, scale=self.spec.residual_scale
+            stream.hidden, stream.added, norm, after=stream.after, scale=scale, permutation=permutation
         )

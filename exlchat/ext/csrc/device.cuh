@@ -214,6 +214,16 @@ __device__ __forceinline__ void give_neighbour(float *own, int rank, float value
                  "r"((uint32_t)__cvta_generic_to_shared(own)), "r"(rank), "f"(value) : "memory");
 #endif
 }
+// What block `rank` of the cluster has at the place where `own` stands in this block's shared memory.
+__device__ __forceinline__ float4 of_neighbour(const float4 *own, int rank) {
+    float4 v = {};
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{.reg .u32 a; mapa.shared::cluster.u32 a, %4, %5; ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [a];}"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"((uint32_t)__cvta_generic_to_shared(own)), "r"(rank) : "memory");
+#endif
+    return v;
+}
 
 // Edges of dependent launches. Every kernel of the step lets its successor start at once, may then read weights,
 // and waits before it touches anything an earlier kernel writes. Before sm_90 the edges are plain and this is nothing.

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-#define EXL_ABI_VERSION 11
+#define EXL_ABI_VERSION 12
 #define EXL_MAX_SECTIONS 6
 #define EXL_MAX_MATRICES 3
 
@@ -118,7 +118,8 @@ int exl_gemv(const ExlGemv *job, int dependent, void *stream);
 
 /* y half [rows][y_stride] = x W + b for 1 to EXL_GEMM_MAX_ROWS rows and up to three matrices that read the same x, their
    columns one behind the other; made for 9 rows up to some hundred. y_stride: even.
-   x_features: half [rows][features]; x: scratch for half [rows][stored].
+   x_features: half [rows][features]; x: scratch for half [rows][stored]. Without x_features x is there, each feature at
+   the place that exl_gemm_permutation says, and zeros where there is none.
    partial: EXL_GEMM_BLOCK_BYTES of scratch for each of `blocks`, which is the number of multiprocessors: they wait for
    each other. arrived: uint32 [blocks][EXL_GEMM_WARPS], zero at first and after every call.
    room: bytes of shared memory that a block may take; 0: all there is. x and partial begin at whole 16 bytes. */
@@ -135,6 +136,11 @@ typedef struct {
 #define EXL_GEMM_WARPS 8
 
 int exl_gemm(const ExlGemm *job, void *stream);
+
+/* permutation uint16 [features]: where in a row of x a product of that many rows reads each feature. The same for all that
+   have up to EXL_GEMM_PAIRED_ROWS, and for all that have more, with all room. */
+int exl_gemm_permutation(const ExlGemm *job, void *permutation, void *stream);
+#define EXL_GEMM_PAIRED_ROWS 16
 
 /* half [features][columns], rows in the order of the features; the weights themselves, rounded as the format says. */
 int exl_dequantize(const ExlMatrix *matrix, void *weights, void *stream);
@@ -287,9 +293,17 @@ int exl_scale_logits(const ExlScaleLogits *job, int dependent, void *stream);
 
 /* Between the products of a prompt.
    hidden float [rows][width] += added half [rows][width], unless that is null; y half [rows][width] = hidden over its
-   root mean square times weight half [width]. width: a multiple of 4. */
-int exl_add_norm(void *hidden, const void *added, const void *weight, void *y, int rows, int width, float eps,
-                 void *stream);
+   root mean square times weight half [width], each number at its place in the row: permutation uint16 [width], or null.
+   width: a multiple of 4; with a permutation of 8, and a row of y has to fit in shared memory. */
+typedef struct {
+    void *hidden;
+    const void *added, *weight, *permutation;
+    void *y;
+    int32_t rows, width;
+    float eps;
+} ExlAddNorm;
+
+int exl_add_norm(const ExlAddNorm *job, void *stream);
 
 /* y half [rows][inner] = activation(first half of the columns) * second half of x half [rows][2 * inner]; inner: of 8. */
 int exl_gate(const void *x, void *y, int rows, int inner, int activation, void *stream);

@@ -5,10 +5,12 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <atomic>
 
 namespace exl {
 
 constexpr int MAX_TILES = 8;  // of 8 rows, in a pass
+static_assert(MOST_PAIRED_TILES * 8 == EXL_GEMM_PAIRED_ROWS, "");
 static_assert(EXL_GEMM_BLOCK_BYTES == WARP_TILES * MAX_TILES * MULTIPLY_THREADS * sizeof(float4), "");
 
 extern template int launch_gemm<2>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);
@@ -16,11 +18,12 @@ extern template int launch_gemm<4>(const ExlGemm &, const GemmUnits &, const Gem
 extern template int launch_gemm<6>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);
 extern template int launch_gemm<7>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);
 extern template int launch_gemm<8>(const ExlGemm &, const GemmUnits &, const GemmShape &, cudaStream_t);
+extern template int gemm_clusters<MAX_TILES>(int, int);
 
 static bool job_ok(const ExlGemm &job) {
     if (job.matrices < 1 || job.matrices > EXL_MAX_MATRICES || job.blocks < 1) return false;
     if (job.rows < 1 || job.rows > EXL_GEMM_MAX_ROWS || job.room < 0) return false;
-    if (!job.x || !job.x_features || !job.y || !job.partial || !job.arrived) return false;
+    if (!job.x || !job.y || !job.partial || !job.arrived) return false;
     if (!aligned(job.x) || !aligned(job.partial)) return false;
     int64_t columns = 0;
     for (int i = 0; i < job.matrices; i++) {
@@ -39,6 +42,12 @@ union EightHalves {
 
 constexpr int ORDER_THREADS = 512, ORDER_BYTES = 48 * 1024;
 
+// `mma` takes what a lane reads at once as rows 2 q, 2 q + 1, 2 q + 8 and 2 q + 9 of two operands; `wgmma` reads rows where
+// they stand: of 32 those that four threads would have are dealt out among them, by pairs.
+__device__ __forceinline__ int place_in_x(int stored, bool by_groups) {
+    return EXL_WGMMA && by_groups ? (stored & ~30) | (stored & 6) << 2 | (stored >> 2 & 6) : stored;
+}
+
 // Eight stored rows a thread, out of one row of x, which comes to shared memory first where it fits: a layer of an 8B
 // with 64 rows takes 12 us less than with two bytes from anywhere in L1.
 __global__ void __launch_bounds__(ORDER_THREADS)
@@ -49,8 +58,6 @@ __global__ void __launch_bounds__(ORDER_THREADS)
     let_next_start();
     const half *row = x + (size_t)blockIdx.y * features;
     const int at = (blockIdx.x * ORDER_THREADS + threadIdx.x) * 8;
-    // `mma` takes what a lane reads at once as rows 2 q, 2 q + 1, 2 q + 8 and 2 q + 9 of two operands; `wgmma` reads rows
-    // where they stand: of 32 those that four threads would have are dealt out among them.
     uint4 places = {~0u, ~0u, ~0u, ~0u};
     if (at < stored && EXL_WGMMA && by_groups) {
         const uint32_t *pairs = reinterpret_cast<const uint32_t *>(gather + at / 32 * 32) + at / 8 % 4;
@@ -76,6 +83,13 @@ __global__ void __launch_bounds__(ORDER_THREADS)
     *reinterpret_cast<uint4 *>(stored_x + (size_t)blockIdx.y * stored + at) = out.words;
 }
 
+__global__ void __launch_bounds__(ORDER_THREADS)
+    gemm_permutation(const uint16_t *gather, uint16_t *permutation, int features, int stored, bool by_groups) {
+    const int at = blockIdx.x * ORDER_THREADS + threadIdx.x;
+    wait_for_previous();
+    if (at < stored && gather[at] < features) permutation[gather[at]] = place_in_x(at, by_groups);
+}
+
 static int gather_x(const ExlGemm &job, int tiles, cudaStream_t stream) {
     const ExlMatrix &m = job.matrix[0];
     const dim3 grid((m.stored + ORDER_THREADS * 8 - 1) / (ORDER_THREADS * 8), job.rows);
@@ -83,6 +97,19 @@ static int gather_x(const ExlGemm &job, int tiles, cudaStream_t stream) {
     return launch(to_stored, grid, ORDER_THREADS, fits ? m.features * 2 : 0, 1, stream,
                   static_cast<const half *>(job.x_features), m.gather, static_cast<half *>(job.x), m.features, m.stored,
                   fits, tiles > MOST_PAIRED_TILES);
+}
+
+// Clusters of so many blocks that the card runs beside each other, a block to a multiprocessor; asked for once.
+static int clusters_of_card(int size) {
+    constexpr int MOST_CARDS = 64;
+    static std::atomic<int> known[MOST_CARDS][MOST_CLUSTER + 1];  // and 1
+    int device = 0, room = 0;
+    if (cudaGetDevice(&device) != cudaSuccess || device >= MOST_CARDS) return 0;
+    if (const int found = known[device][size]) return found - 1;
+    if (cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess) return 0;
+    const int count = gemm_clusters<MAX_TILES>(size, room);
+    known[device][size] = count + 1;
+    return count;
 }
 
 // How rows are cut into passes, work into units and shared memory into slots.
@@ -107,8 +134,23 @@ struct GemmCut {
             }
         }
         units.blocks = std::min(job.blocks, units.total());
+        cut_for_clusters(job);
         const int bytes = tiles * 8 * X_BYTES + GROUP_TILES * (shape.code_bytes + shape.scale_bytes);
         shape.slot = (bytes + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT;
+    }
+    // Blocks of a cluster share a group where that takes less time than runs that begin anywhere, whose sums go through L2.
+    void cut_for_clusters(const ExlGemm &job) {
+        int groups = 0, least = job.matrix[0].pieces, most = least;
+        for (int i = 0; i < job.matrices; i++) {
+            const int pieces = job.matrix[i].pieces;
+            groups += (units.first[i + 1] - units.first[i]) / pieces;
+            least = std::min(least, pieces), most = std::max(most, pieces);
+        }
+        int best = (units.total() + units.blocks - 1) / units.blocks + (tiles > MOST_PAIRED_TILES ? 6 : 3);
+        units.cluster = 1;
+        for (int n = 2; n <= std::min(MOST_CLUSTER, least) && groups * n <= job.blocks; n++)
+            if ((most + n - 1) / n < best && groups <= clusters_of_card(n)) units.cluster = n, best = (most + n - 1) / n;
+        if (units.cluster > 1) units.blocks = groups * units.cluster;
     }
     // As many slots as there is room for, and so few rows that there is room for two if that is possible.
     bool fit(const ExlGemm &job, int room) {
@@ -133,16 +175,32 @@ static int multiply(const ExlGemm &job, const GemmCut &cut, cudaStream_t stream)
 
 }  // namespace exl
 
-extern "C" int exl_gemm(const ExlGemm *job, void *stream) {
+static int cut_of(const ExlGemm *job, exl::GemmCut &cut) {
     if (!job || !exl::job_ok(*job)) return EXL_BAD_ARGUMENT;
-    const cudaStream_t s = static_cast<cudaStream_t>(stream);
     int device = 0, room = 0;
     cudaError_t error = cudaGetDevice(&device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (error != cudaSuccess) return error;
     if (job->room) room = std::min(room, (int)job->room);
+    return cut.fit(*job, room) ? 0 : EXL_BAD_ARGUMENT;
+}
+
+extern "C" int exl_gemm(const ExlGemm *job, void *stream) {
+    const cudaStream_t s = static_cast<cudaStream_t>(stream);
     exl::GemmCut cut = {};
-    if (!cut.fit(*job, room)) return EXL_BAD_ARGUMENT;
+    if (const int code = cut_of(job, cut)) return code;
+    if (!job->x_features) {
+        const bool as_told = (cut.tiles > exl::MOST_PAIRED_TILES) == (job->rows > EXL_GEMM_PAIRED_ROWS);
+        return as_told ? exl::multiply(*job, cut, s) : EXL_BAD_ARGUMENT;
+    }
     const int code = exl::gather_x(*job, cut.tiles, s);
     return code ? code : exl::multiply(*job, cut, s);
+}
+
+extern "C" int exl_gemm_permutation(const ExlGemm *job, void *permutation, void *stream) {
+    if (!job || !permutation || job->matrices < 1 || job->rows < 1 || !exl::matrix_ok(job->matrix[0])) return EXL_BAD_ARGUMENT;
+    const ExlMatrix &m = job->matrix[0];
+    return exl::launch(exl::gemm_permutation, (m.stored + exl::ORDER_THREADS - 1) / exl::ORDER_THREADS, exl::ORDER_THREADS, 0,
+                       0, static_cast<cudaStream_t>(stream), m.gather, static_cast<uint16_t *>(permutation), m.features,
+                       m.stored, job->rows > EXL_GEMM_PAIRED_ROWS);
 }

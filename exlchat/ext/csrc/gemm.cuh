@@ -228,6 +228,38 @@ template <int TILES> __device__ __forceinline__ void add_left(const ExlGemm &job
     }
 }
 
+// Where the blocks of a cluster share a group's pieces, each leaves its sums in its shared memory, where the slots were, and
+// makes y of a part of them.
+template <int TILES> __device__ __forceinline__ void leave_in_cluster(float4 *own, const GemmSums<TILES> &sums) {
+#pragma unroll
+    for (int i = 0; i < WARP_TILES; i++)
+#pragma unroll
+        for (int n = 0; n < TILES; n++)
+            own[((threadIdx.x / LANES * WARP_TILES + i) * TILES + n) * LANES + threadIdx.x % LANES] =
+                float4{sums[i][n][0], sums[i][n][1], sums[i][n][2], sums[i][n][3]};
+}
+template <int TILES>
+__device__ __forceinline__ void add_in_cluster(const ExlGemm &job, const GemmUnits &units, const GemmPart &part,
+                                               const float4 *own) {
+    constexpr int ALL = GROUP_TILES * TILES;
+    const int rank = blockIdx.x % units.cluster, last = ALL * (rank + 1) / units.cluster;
+    come_to_cluster();
+    wait_for_cluster();
+#pragma unroll 1
+    for (int at = ALL * rank / units.cluster + threadIdx.x / LANES; at < last; at += MULTIPLIERS + BRINGERS) {
+        float4 left[MOST_CLUSTER], sum = {};
+#pragma unroll
+        for (int b = 0; b < MOST_CLUSTER; b++)
+            if (b < units.cluster) left[b] = of_neighbour(own + at * LANES + threadIdx.x % LANES, b);
+#pragma unroll
+        for (int b = 0; b < MOST_CLUSTER; b++)
+            if (b < units.cluster) sum.x += left[b].x, sum.y += left[b].y, sum.z += left[b].z, sum.w += left[b].w;
+        store_tile(job, part.matrix, part.group * GROUP_TILES + at / TILES, (part.pass * TILES + at % TILES) * 8, sum);
+    }
+    come_to_cluster();
+    wait_for_cluster();
+}
+
 // TILES: of 8 rows, in a pass.
 template <int TILES>
 __global__ void __launch_bounds__(MULTIPLY_THREADS + BRING_THREADS, 1)
@@ -236,16 +268,21 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS + BRING_THREADS, 1)
     EXL_ALIGNED_SHARED_MEMORY(slot_memory, SLOT_ALIGNMENT);
     char *shared = reinterpret_cast<char *>(slot_memory);
     let_next_start();
-    int unit = units.begin(blockIdx.x);
-    const int last = units.begin(blockIdx.x + 1);
+    int unit = units.begin(job, blockIdx.x);
+    const int last = units.begin(job, blockIdx.x + 1);
+    float4 *left = reinterpret_cast<float4 *>(shared);
     if (threadIdx.x >= MULTIPLY_THREADS) {
         Bringer<TILES> bringer(job, shape, shared);
+        const GemmPart first(job, units, unit, last);
         while (unit < last) {
             const GemmPart part(job, units, unit, last);
             unit += part.end - part.piece;
             bringer.bring(part);
         }
         bringer.end();
+        if (units.cluster == 1) return;
+        __syncthreads();
+        add_in_cluster<TILES>(job, units, first, left);
         return;
     }
     Slots slots(shared, shape);
@@ -255,6 +292,12 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS + BRING_THREADS, 1)
         unit += part.end - part.piece;
         GemmSums<TILES> sums = {};
         multiply_part<TILES>(sums, job.matrix[part.matrix], shape, part, slots);
+        if (units.cluster > 1) {
+            __syncthreads();
+            leave_in_cluster<TILES>(left, sums);
+            add_in_cluster<TILES>(job, units, part, left);
+            return;
+        }
         if (part.piece > 0) {
             leave<TILES>(job, sums);
             continue;
@@ -272,8 +315,13 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS + BRING_THREADS, 1)
 
 template <int TILES>
 int launch_gemm(const ExlGemm &job, const GemmUnits &units, const GemmShape &shape, cudaStream_t stream) {
-    return launch(gemm<TILES>, units.blocks, MULTIPLY_THREADS + BRING_THREADS, shape.stages * shape.slot, 1, stream,
+    return launch_clusters(units.cluster, gemm<TILES>, units.blocks, MULTIPLY_THREADS + BRING_THREADS, shape.stages * shape.slot, 1, stream,
                   job, units, shape);
+}
+
+// Clusters of `size` blocks with so much shared memory that the card runs beside each other.
+template <int TILES> int gemm_clusters(int size, int shared_bytes) {
+    return clusters_at_once(gemm<TILES>, size, MULTIPLY_THREADS + BRING_THREADS, shared_bytes);
 }
 
 }  // namespace exl

@@ -11,6 +11,7 @@ constexpr int MULTIPLIERS = EXL_GEMM_WARPS, BRINGERS = 4;  // warps
 constexpr int MULTIPLY_THREADS = MULTIPLIERS * LANES, BRING_THREADS = BRINGERS * LANES;
 constexpr int GROUP_TILES = 16, WARP_TILES = GROUP_TILES / MULTIPLIERS;
 constexpr int MOST_STAGES = 6;
+constexpr int MOST_CLUSTER = 8;  // blocks
 constexpr int X_BYTES = EXL_PIECE_ROWS * 2;  // of a row of x in a piece
 
 // Products by groups of four warps where the card has them, but for few rows: a layer of an 8B with 16 takes 67 us by each
@@ -41,9 +42,21 @@ template <int TILES> constexpr int X_EIGHT_ROWS = BY_GROUPS<TILES> ? 4 * X_BYTES
 struct GemmUnits {
     int first[EXL_MAX_MATRICES + 1];
     int passes, blocks;  // no more blocks than units
+    int cluster;         // blocks that share a group, or 1 where runs begin anywhere
 
     __host__ __device__ int total() const { return first[EXL_MAX_MATRICES]; }
-    __host__ __device__ int begin(int block) const { return (int)((int64_t)total() * block / blocks); }
+    // Blocks of a cluster have equal parts of one group and pass.
+    __device__ __forceinline__ int begin(const ExlGemm &job, int block) const {
+        if (cluster == 1) return (int)((int64_t)total() * block / blocks);
+        int group = block / cluster, matrix = 0;
+        for (; matrix + 1 < job.matrices; matrix++) {
+            const int groups = (first[matrix + 1] - first[matrix]) / job.matrix[matrix].pieces;
+            if (group < groups) break;
+            group -= groups;
+        }
+        const int pieces = job.matrix[matrix].pieces;
+        return first[matrix] + group * pieces + pieces * (block % cluster) / cluster;
+    }
     __device__ int block_of(int unit) const { return (int)((((int64_t)unit + 1) * blocks - 1) / total()); }
 };
 

@@ -45,6 +45,20 @@ inline int launch(void (*kernel)(Parameters...), dim3 grid, int threads, int sha
     return launch_clusters(1, kernel, grid, threads, shared_bytes, dependent, stream, arguments...);
 }
 
+// How many clusters of so many blocks the card runs beside each other; 0 where it has none.
+template <class... Parameters>
+inline int clusters_at_once(void (*kernel)(Parameters...), int cluster, int threads, int shared_bytes) {
+    int device = 0, major = 0, count = 0;
+    if (cudaGetDevice(&device) != cudaSuccess || prepare(kernel, shared_bytes) != cudaSuccess) return 0;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess || major < 9) return 0;
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension, attribute.val.clusterDim = {(unsigned)cluster, 1, 1};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = cluster, config.blockDim = threads, config.dynamicSmemBytes = shared_bytes;
+    config.attrs = &attribute, config.numAttrs = 1;
+    return cudaOccupancyMaxActiveClusters(&count, kernel, &config) == cudaSuccess ? count : 0;
+}
+
 // Makes of a small kernel's blocks one for every multiprocessor, if it has fewer and the next kernel may start early:
 // a multiprocessor left empty would get two of that one's blocks. Of several rows each has so many blocks.
 inline cudaError_t places_to_keep(int dependent, int &blocks, int rows = 1) {

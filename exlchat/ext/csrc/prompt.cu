@@ -17,52 +17,76 @@ union Halves8 {
 
 constexpr int MOST_NORM_THREADS = 1024, HELD = 2;
 
-// One row a block: the residual stream takes what the last product adds, and the next one gets it normed. Few rows leave
-// most of a card idle, and then a row is as slow as its loads behind each other: hence many threads, which hold what they
-// read.
-__global__ void __launch_bounds__(MOST_NORM_THREADS)
-    add_norm(float *hidden, const half *added, const half *weight, half *y, int width, float eps) {
+__device__ __forceinline__ float4 floats_of(uint2 words) {
+    const float2 low = __half22float2(reinterpret_cast<const half2 &>(words.x));
+    const float2 high = __half22float2(reinterpret_cast<const half2 &>(words.y));
+    return {low.x, low.y, high.x, high.y};
+}
+// One row a block: the residual stream takes what the last product adds, and the next one gets it normed, in its order. Few
+// rows leave most of a card idle, and then a row is as slow as its loads behind each other: hence many threads, which hold
+// what they read.
+__global__ void __launch_bounds__(MOST_NORM_THREADS) add_norm(const __grid_constant__ ExlAddNorm job) {
     __shared__ float sums[MOST_NORM_THREADS / LANES];
+    EXL_SHARED_MEMORY(row_memory);
+    half *ordered = reinterpret_cast<half *>(row_memory);
+    const int width = job.width, stride = blockDim.x * 4, mine = threadIdx.x * 4;
     const size_t row = (size_t)blockIdx.x * width;
-    const int stride = blockDim.x * 4;
+    float *hidden = static_cast<float *>(job.hidden) + row;
+    const half *added = static_cast<const half *>(job.added) + row;
+    half *y = static_cast<half *>(job.y) + row;
+    const uint2 *weights = static_cast<const uint2 *>(job.weight), *places = static_cast<const uint2 *>(job.permutation);
     float squares = 0.f;
     float4 held[HELD];
+    uint2 weight[HELD], place[HELD];
+    // What is constant, before the previous kernel has ended.
+#pragma unroll
+    for (int i = 0; i < HELD; i++)
+        if (const int at = mine + i * stride; at < width) {
+            weight[i] = __ldg(weights + at / 4);
+            if (places) place[i] = __ldg(places + at / 4);
+        }
     wait_for_previous();
     let_next_start();
     const auto take = [&](int at) {
-        float4 v = produced(reinterpret_cast<const float4 *>(hidden + row + at));
-        if (added) {
-            const uint2 words = produced(reinterpret_cast<const uint2 *>(added + row + at));
-            const float2 low = __half22float2(reinterpret_cast<const half2 &>(words.x));
-            const float2 high = __half22float2(reinterpret_cast<const half2 &>(words.y));
-            v.x += low.x, v.y += low.y, v.z += high.x, v.w += high.y;
-            *reinterpret_cast<float4 *>(hidden + row + at) = v;
+        float4 v = produced(reinterpret_cast<const float4 *>(hidden + at));
+        if (job.added) {
+            const float4 a = floats_of(produced(reinterpret_cast<const uint2 *>(added + at)));
+            v.x += a.x, v.y += a.y, v.z += a.z, v.w += a.w;
+            *reinterpret_cast<float4 *>(hidden + at) = v;
         }
         squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
         return v;
     };
 #pragma unroll
     for (int i = 0; i < HELD; i++)
-        if (const int at = threadIdx.x * 4 + i * stride; at < width) held[i] = take(at);
-    for (int at = threadIdx.x * 4 + HELD * stride; at < width; at += stride) take(at);
+        if (const int at = mine + i * stride; at < width) held[i] = take(at);
+    for (int at = mine + HELD * stride; at < width; at += stride) take(at);
     squares = warp_sum(squares);
     if (threadIdx.x % LANES == 0) sums[threadIdx.x / LANES] = squares;
     __syncthreads();
     const int lane = threadIdx.x % LANES;
-    const float scale = rsqrtf(warp_sum(lane < blockDim.x / LANES ? sums[lane] : 0.f) / width + eps);
-    const auto give = [&](int at, float4 v) {
-        const uint2 words = *reinterpret_cast<const uint2 *>(weight + at);
-        const float2 low = __half22float2(reinterpret_cast<const half2 &>(words.x));
-        const float2 high = __half22float2(reinterpret_cast<const half2 &>(words.y));
-        half2 out[2] = {__floats2half2_rn(v.x * scale * low.x, v.y * scale * low.y),
-                        __floats2half2_rn(v.z * scale * high.x, v.w * scale * high.y)};
-        *reinterpret_cast<uint2 *>(y + row + at) = reinterpret_cast<const uint2 &>(out);
+    const float scale = rsqrtf(warp_sum(lane < blockDim.x / LANES ? sums[lane] : 0.f) / width + job.eps);
+    const auto give = [&](int at, float4 v, uint2 weight, uint2 place) {
+        const float4 w = floats_of(weight);
+        half2 out[2] = {__floats2half2_rn(v.x * scale * w.x, v.y * scale * w.y),
+                        __floats2half2_rn(v.z * scale * w.z, v.w * scale * w.w)};
+        if (!places) {
+            *reinterpret_cast<uint2 *>(y + at) = reinterpret_cast<const uint2 &>(out);
+            return;
+        }
+        ordered[place.x & 0xffff] = __low2half(out[0]), ordered[place.x >> 16] = __high2half(out[0]);
+        ordered[place.y & 0xffff] = __low2half(out[1]), ordered[place.y >> 16] = __high2half(out[1]);
     };
 #pragma unroll
     for (int i = 0; i < HELD; i++)
-        if (const int at = threadIdx.x * 4 + i * stride; at < width) give(at, held[i]);
-    for (int at = threadIdx.x * 4 + HELD * stride; at < width; at += stride)
-        give(at, produced(reinterpret_cast<const float4 *>(hidden + row + at)));
+        if (const int at = mine + i * stride; at < width) give(at, held[i], weight[i], place[i]);
+    for (int at = mine + HELD * stride; at < width; at += stride)
+        give(at, produced(reinterpret_cast<const float4 *>(hidden + at)), __ldg(weights + at / 4),
+             places ? __ldg(places + at / 4) : uint2{});
+    if (!places) return;
+    __syncthreads();
+    for (int at = threadIdx.x * 8; at < width; at += blockDim.x * 8)
+        *reinterpret_cast<uint4 *>(y + at) = *reinterpret_cast<const uint4 *>(ordered + at);
 }
 
 // x [rows][2 * inner] -> y [rows][inner], eight columns a thread.
@@ -113,13 +137,13 @@ inline int64_t blocks_of(int64_t threads) { return (threads + PROMPT_THREADS - 1
 
 }  // namespace exl
 
-extern "C" int exl_add_norm(void *hidden, const void *added, const void *weight, void *y, int rows, int width,
-                            float eps, void *stream) {
-    if (!hidden || !weight || !y || rows < 1 || width < 4 || width % 4) return EXL_BAD_ARGUMENT;
-    const int threads = std::min((width / 4 + exl::LANES - 1) / exl::LANES * exl::LANES, exl::MOST_NORM_THREADS);
-    return exl::launch(exl::add_norm, rows, threads, 0, 1, static_cast<cudaStream_t>(stream),
-                       static_cast<float *>(hidden), static_cast<const half *>(added),
-                       static_cast<const half *>(weight), static_cast<half *>(y), width, eps);
+extern "C" int exl_add_norm(const ExlAddNorm *job, void *stream) {
+    if (!job || !job->hidden || !job->weight || !job->y || job->rows < 1) return EXL_BAD_ARGUMENT;
+    if (job->width < 4 || job->width % 4) return EXL_BAD_ARGUMENT;
+    if (job->permutation && job->width % 8) return EXL_BAD_ARGUMENT;
+    const int threads = std::min((job->width / 4 + exl::LANES - 1) / exl::LANES * exl::LANES, exl::MOST_NORM_THREADS);
+    return exl::launch(exl::add_norm, job->rows, threads, job->permutation ? job->width * 2 : 0, 1,
+                       static_cast<cudaStream_t>(stream), *job);
 }
 
 extern "C" int exl_gate(const void *x, void *y, int rows, int inner, int activation, void *stream) {

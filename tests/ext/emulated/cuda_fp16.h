@@ -15,6 +15,7 @@ inline half2 __halves2half2(half a, half b) { return {a, b}; }
 inline half2 __floats2half2_rn(float a, float b) { return {(half)a, (half)b}; }
 inline float2 __half22float2(half2 v) { return {(float)v.x, (float)v.y}; }
 inline half __low2half(half2 v) { return v.x; }
+inline half __high2half(half2 v) { return v.y; }
 inline half2 __low2half2(half2 v) { return {v.x, v.x}; }
 inline half2 __high2half2(half2 v) { return {v.y, v.y}; }
 inline half2 __hneg2(half2 v) { return {-v.x, -v.y}; }

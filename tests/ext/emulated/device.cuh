@@ -118,7 +118,8 @@ inline void start() {
 constexpr int MOST_SHARED = 232448;
 alignas(1024) inline thread_local uint8_t shared_memory[MOST_SHARED];
 inline std::atomic<uint8_t *> shared_of[16];    // of the blocks that run beside each other
-inline std::atomic<unsigned> came_to_cluster[8];  // blocks of a pair, however often
+inline int cluster = 2;                            // blocks that stand side by side
+inline std::atomic<unsigned> came_to_cluster[16];  // blocks of each, however often
 
 inline void run_block(int index, dim3 grid, int threads, const std::function<void()> &body) {
     memset(shared_memory, 0xff, MOST_SHARED);
@@ -299,25 +300,29 @@ namespace exl {
 
 constexpr int LANES = 32;
 
-// Clusters are of two blocks.
 constexpr bool CLUSTERS = true;
 inline void come_to_cluster() {
     emulated::Block &b = *emulated::block;
-    if (++b.came == b.alive) b.came = 0, emulated::came_to_cluster[blockIdx.x / 2]++;
+    if (++b.came == b.alive) b.came = 0, emulated::came_to_cluster[blockIdx.x / emulated::cluster]++;
 }
 inline void wait_for_cluster() {
     emulated::Block &b = *emulated::block;
     const unsigned turn = ++b.cluster_turn[b.current];
-    while (emulated::came_to_cluster[blockIdx.x / 2] < 2 * turn) {
+    while (emulated::came_to_cluster[blockIdx.x / emulated::cluster] < emulated::cluster * turn) {
         if (b.current == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
         emulated::pause();
     }
 }
-inline void give_neighbour(float *own, int rank, float value) {
-    uint8_t *memory = emulated::shared_of[blockIdx.x / 2 * 2 + rank];
+inline uint8_t *at_neighbour(const void *own, int rank) {
+    uint8_t *memory = emulated::shared_of[blockIdx.x / emulated::cluster * emulated::cluster + rank];
     if (!memory) abort();  // it may not have begun
-    const size_t at = reinterpret_cast<uint8_t *>(own) - emulated::shared_memory;
-    memcpy(memory + at, &value, sizeof(value));
+    return memory + (static_cast<const uint8_t *>(own) - emulated::shared_memory);
+}
+inline void give_neighbour(float *own, int rank, float value) { memcpy(at_neighbour(own, rank), &value, sizeof(value)); }
+inline float4 of_neighbour(const float4 *own, int rank) {
+    float4 value;
+    memcpy(&value, at_neighbour(own, rank), sizeof(value));
+    return value;
 }
 
 #define EXL_ALIGNED_SHARED_MEMORY(name, bytes) uint8_t *const name = emulated::shared_memory

@@ -30,9 +30,13 @@ inline int launch(void (*kernel)(Parameters...), dim3 grid, int threads, int sha
 template <class... Parameters>
 inline int launch_clusters(int blocks, void (*kernel)(Parameters...), dim3 grid, int threads, int shared, int, cudaStream_t,
                            const auto &...job) {
-    if (shared > emulated::card[0] || blocks != 2 || grid.x % 2 || grid.x > 16) return emulated::TOO_MUCH;
+    if (shared > emulated::card[0] || grid.x % blocks || (blocks > 1 && grid.x > 16)) return emulated::TOO_MUCH;
+    emulated::cluster = blocks;
     emulated::run_grid(grid, threads, [&] { kernel(static_cast<Parameters>(job)...); });
     return 0;
+}
+template <class... Parameters> inline int clusters_at_once(void (*)(Parameters...), int cluster, int, int) {
+    return emulated::card[2] < 9 ? 0 : emulated::card[1] / cluster;
 }
 
 }  // namespace exl
