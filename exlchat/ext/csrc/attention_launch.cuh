@@ -18,7 +18,7 @@ int launch_attention(const ExlAttention &job, int dependent, cudaStream_t stream
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
     if (error != cudaSuccess) return error;
     const int fixed = sizeof(typename A::Common), room = (most < MOST_SHARED ? most : MOST_SHARED) - fixed - 16;
-    const int warps = room / A::RING < MOST_WARPS ? room / A::RING : MOST_WARPS;
+    const int warps = room / A::RING < A::WARPS ? room / A::RING : A::WARPS;
     // A block on every multiprocessor, though some only wait: where one stays empty, two blocks of the product behind
     // this start there early, and it takes twice as long.
     // Of several tokens the blocks do one piece of work after the other, two blocks to a multiprocessor where it has room for

@@ -38,8 +38,8 @@ struct Range {
     int active;                // blocks that share the head
 };
 
-__device__ __forceinline__ Range range_of(const ExlAttention &job, int token, int split, int warp, int warps) {
-    const Shares shares(job, produced(static_cast<const int *>(job.position) + token), warps);
+__device__ __forceinline__ Range range_of(const ExlAttention &job, int cached, int split, int warp, int warps) {
+    const Shares shares(job, cached, warps);
     const int first = shares.begin + split * shares.each;
     Range r;
     r.cached = shares.cached, r.visible_from = shares.visible_from, r.active = shares.active;
@@ -49,39 +49,51 @@ __device__ __forceinline__ Range range_of(const ExlAttention &job, int token, in
     return r;
 }
 
-// What a block has to do: queries of a new token, and which range of the cached ones.
+// What a block has to do: queries of a new token, which has so many before it, and which range of them.
 template <bool SEVERAL> struct Work {
-    int column, token, split;
+    int column, token, split, cached;
 
-    // Number `number` of all; of several tokens only what there is to do has a number, and token is `rows` behind it.
-    __device__ __forceinline__ Work(const ExlAttention &job, int number, int columns) : token(0) {
+    Work() = default;
+    // Number `number` of all; of several tokens only what there is to do has a number, and token is `rows` behind it. All
+    // positions are asked for at once, for they are what everything else waits for.
+    __device__ __forceinline__ Work(const ExlAttention &job, int number, int columns) : token(0), cached(0) {
+        const int *positions = static_cast<const int *>(job.position);
         if constexpr (SEVERAL) {
             const int lane = threadIdx.x % LANES;
-            for (; token < job.rows; token += LANES) {
-                const bool has = token + lane < job.rows;
-                const int cached = has ? produced(static_cast<const int *>(job.position) + token + lane) : 0;
-                const int blocks = has ? Shares(job, cached, blockDim.x / LANES).active * columns : 0;
+            int before[EXL_WIDE_ROWS / LANES];
+#pragma unroll
+            for (int i = 0; i < EXL_WIDE_ROWS / LANES; i++)
+                before[i] = i * LANES + lane < job.rows ? produced(positions + i * LANES + lane) : 0;
+            token = job.rows;
+#pragma unroll
+            for (int i = 0; i < EXL_WIDE_ROWS / LANES; i++) {
+                if (i * LANES >= job.rows || token < job.rows) break;
+                const bool has = i * LANES + lane < job.rows;
+                const int blocks = has ? Shares(job, before[i], blockDim.x / LANES).active * columns : 0;
                 int through = blocks;
 #pragma unroll
                 for (int d = 1; d < LANES; d *= 2) {
-                    const int before = __shfl_up_sync(~0u, through, d);
-                    if (lane >= d) through += before;
+                    const int others = __shfl_up_sync(~0u, through, d);
+                    if (lane >= d) through += others;
                 }
                 const int all = __shfl_sync(~0u, through, LANES - 1);
                 if (number < all) {
                     const int found = __popc(__ballot_sync(~0u, through <= number));
                     number -= __shfl_sync(~0u, through - blocks, found);
-                    token += found;
-                    break;
+                    cached = __shfl_sync(~0u, before[i], found);
+                    token = i * LANES + found;
+                } else {
+                    number -= all;
                 }
-                number -= all;
             }
+        } else {
+            cached = produced(positions);
         }
         column = number % columns, split = number / columns;
     }
 };
 
-// The turns and the norm's weights for a lane's share of a head, read before the head itself is there.
+// The turns of a lane's share of a head, read before the head itself is there; nobody waits for them before that.
 template <int DIM> struct Turns {
     float2 turn[SHARE<DIM>];
     int partner[SHARE<DIM>];
@@ -95,8 +107,8 @@ template <int DIM> struct Turns {
             const bool turned = d < 2 * pairs, first = job.interleaved ? d % 2 == 0 : d < pairs;
             const int step = job.interleaved ? 1 : pairs;
             partner[i] = turned ? (first ? d + step : d - step) : d;
-            turn[i] = turned ? turns[job.interleaved ? d / 2 : min(d, partner[i])] : float2{1.f, 0.f};
-            if (turned && first) turn[i].y = -turn[i].y;
+            turn[i] = float2{1.f, 0.f};
+            if (turned) turn[i] = produced(turns + (job.interleaved ? d / 2 : min(d, partner[i])));
         }
     }
 };
@@ -127,8 +139,11 @@ __device__ __forceinline__ void read_head(float (&x)[SHARE<DIM>], const half *in
         }
     }
 #pragma unroll
-    for (int i = 0; i < SHARE<DIM>; i++)
-        x[i] = __fmaf_rn(x[i], turns.turn[i].x, __fmul_rn(other[i], turns.turn[i].y));
+    for (int i = 0; i < SHARE<DIM>; i++) {
+        const bool first = turns.partner[i] > i * LANES + lane;
+        const float sine = first ? -turns.turn[i].y : turns.turn[i].y;
+        x[i] = __fmaf_rn(x[i], turns.turn[i].x, __fmul_rn(other[i], sine));
+    }
 }
 
 // A new token's key, or its value, as it is stored but not rounded. qkv: the token's.

@@ -325,6 +325,8 @@ inline float4 of_neighbour(const float4 *own, int rank) {
     return value;
 }
 
+inline void ask_for_l2(const void *) {}
+
 #define EXL_ALIGNED_SHARED_MEMORY(name, bytes) uint8_t *const name = emulated::shared_memory
 #define EXL_SHARED_MEMORY(name) EXL_ALIGNED_SHARED_MEMORY(name, 16)
 
