@@ -159,8 +159,8 @@ template <int KEY, int VALUE, int DIM, bool SEVERAL> struct Attention {
         }
     }
 
-    // Finds what comes next while the first pieces of this are under way, and has L2 fetch what that begins with; by the warp
-    // that has least to prepare.
+    // Finds what comes next while the first pieces of this are under way, and has L2 fetch what that begins with. By the
+    // warp that has least to prepare.
     __device__ __forceinline__ void look_ahead(int number) {
         if (warp < warps - 1) return;
         const Work<true> next(job, number, columns_of(job));

@@ -134,12 +134,24 @@ struct GemmCut {
             }
         }
         units.blocks = std::min(job.blocks, units.total());
-        cut_for_clusters(job);
+        units.cluster = 1;
         const int bytes = tiles * 8 * X_BYTES + GROUP_TILES * (shape.code_bytes + shape.scale_bytes);
         shape.slot = (bytes + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT;
     }
-    // Blocks of a cluster share a group where that takes less time than runs that begin anywhere, whose sums go through L2.
+    // As many slots as there is room for, and so few rows that there is room for two if that is possible.
+    bool fit(const ExlGemm &job, int room) {
+        for (int most = MAX_TILES; most >= 2; most -= 2) {
+            make(job, most);
+            shape.stages = std::min(MOST_STAGES, room / shape.slot);
+            if (shape.stages >= 2) break;
+        }
+        cut_for_clusters(job);
+        return shape.stages >= 1;
+    }
+    // Blocks of a cluster share a group where that takes less time than runs that begin anywhere: sums of those go through
+    // L2, which takes as long as three pieces of up to 16 rows and six of more (one H200).
     void cut_for_clusters(const ExlGemm &job) {
+        if (shape.stages * shape.slot < GROUP_TILES * tiles * LANES * (int)sizeof(float4)) return;
         int groups = 0, least = job.matrix[0].pieces, most = least;
         for (int i = 0; i < job.matrices; i++) {
             const int pieces = job.matrix[i].pieces;
@@ -147,19 +159,9 @@ struct GemmCut {
             least = std::min(least, pieces), most = std::max(most, pieces);
         }
         int best = (units.total() + units.blocks - 1) / units.blocks + (tiles > MOST_PAIRED_TILES ? 6 : 3);
-        units.cluster = 1;
         for (int n = 2; n <= std::min(MOST_CLUSTER, least) && groups * n <= job.blocks; n++)
             if ((most + n - 1) / n < best && groups <= clusters_of_card(n)) units.cluster = n, best = (most + n - 1) / n;
         if (units.cluster > 1) units.blocks = groups * units.cluster;
-    }
-    // As many slots as there is room for, and so few rows that there is room for two if that is possible.
-    bool fit(const ExlGemm &job, int room) {
-        for (int most = MAX_TILES; most >= 2; most -= 2) {
-            make(job, most);
-            shape.stages = std::min(MOST_STAGES, room / shape.slot);
-            if (shape.stages >= 2) return true;
-        }
-        return shape.stages == 1;
     }
 };
 

@@ -8,8 +8,9 @@
 // each and all of them brought a share, a layer of an 8B took 1.3 times (16 rows) and 1.4 times (64 rows) as long.
 // Codes that were loaded to registers ahead made the compiler wait for all loads, the newest too: 1.2 times as long.
 //
-// Work is counted in units: a piece of a group of columns for a pass of rows. Blocks take equal runs of units, one
-// block a multiprocessor, so a run may begin and end within a group. Who has the first piece of a group adds to its sums
+// Work is counted in units: a piece of a group of columns for a pass of rows. Where there are few groups, the blocks of a
+// cluster share one, and add their sums in shared memory. Else blocks take equal runs of units, one block a
+// multiprocessor, so a run may begin and end within a group. Who has the first piece of a group adds to its sums
 // those of the blocks behind it, in their order: the same result every run. It has them at the end of its run, and they
 // have left theirs at the beginning of their own, so that hardly anybody waits.
 #pragma once
@@ -228,8 +229,8 @@ template <int TILES> __device__ __forceinline__ void add_left(const ExlGemm &job
     }
 }
 
-// Where the blocks of a cluster share a group's pieces, each leaves its sums in its shared memory, where the slots were, and
-// makes y of a part of them.
+// Where the blocks of a cluster share a group's pieces, each leaves its sums in its shared memory, where the slots were,
+// and makes y of a part of all.
 template <int TILES> __device__ __forceinline__ void leave_in_cluster(float4 *own, const GemmSums<TILES> &sums) {
 #pragma unroll
     for (int i = 0; i < WARP_TILES; i++)
@@ -315,8 +316,8 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS + BRING_THREADS, 1)
 
 template <int TILES>
 int launch_gemm(const ExlGemm &job, const GemmUnits &units, const GemmShape &shape, cudaStream_t stream) {
-    return launch_clusters(units.cluster, gemm<TILES>, units.blocks, MULTIPLY_THREADS + BRING_THREADS, shape.stages * shape.slot, 1, stream,
-                  job, units, shape);
+    return launch_clusters(units.cluster, gemm<TILES>, units.blocks, MULTIPLY_THREADS + BRING_THREADS,
+                           shape.stages * shape.slot, 1, stream, job, units, shape);
 }
 
 // Clusters of `size` blocks with so much shared memory that the card runs beside each other.
