@@ -32,7 +32,9 @@ int launch_attention(const ExlAttention &job, int dependent, cudaStream_t stream
         const int code = launch(store_tokens<KEY, VALUE, DIM>, blocks, STORE_WARPS * LANES, 0, dependent, stream, job);
         if (code) return code;
     }
-    const auto kernel = job.rows > 1 ? attention<KEY, VALUE, DIM, true> : attention<KEY, VALUE, DIM, false>;
+    const auto kernel = job.rows > EXL_MAX_ROWS ? attention<KEY, VALUE, DIM, true, true>
+                        : job.rows > 1          ? attention<KEY, VALUE, DIM, true>
+                                                : attention<KEY, VALUE, DIM, false>;
     return launch(kernel, grid, warps * LANES, fixed + warps * A::RING, dependent, stream, job);
 }
 
