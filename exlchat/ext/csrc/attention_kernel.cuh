@@ -10,16 +10,15 @@
 // one, because those of the same sequence see each other. What that may write is not asked for before it has ended. A
 // block that has several pieces of work asks for the first pieces of the next one before it merges its warps.
 #pragma once
-#include <new>
-
 #include "attention_math.cuh"
+
+#include <new>
 
 namespace exl {
 
-constexpr int MOST_WARPS = 8;
+constexpr int MOST_WARPS = 8, AT_ONCE = 8;  // of a block; ranges whose parts are read together
 // Beside a block of this size the next product's first block fits, which asks for its weights meanwhile.
 constexpr int MOST_SHARED = 112 * 1024;
-constexpr int AT_ONCE = 8;               // ranges whose parts are read together
 
 // Blocks that read different queries.
 __host__ __device__ __forceinline__ int columns_of(const ExlAttention &job) {
@@ -59,8 +58,7 @@ template <int KEY, int VALUE, int DIM, bool SEVERAL> struct Attention {
         float best[HEADS], sum[HEADS];
     };
     static_assert(RING >= (int)sizeof(Part), "a warp's part lies where its ring was");
-    static constexpr int ROOM = (MOST_SHARED - (int)sizeof(Common) - 16) / RING;
-    static constexpr int WARPS = ROOM < MOST_WARPS ? ROOM : MOST_WARPS;
+    static constexpr int ROOM = (MOST_SHARED - (int)sizeof(Common) - 16) / RING, WARPS = ROOM < MOST_WARPS ? ROOM : MOST_WARPS;
     // Behind a part, the slots that the next piece of work may fill while the warps are merged.
     static constexpr int FIRST = SLOTS / 2 * 2, BEHIND = ((int)sizeof(Part) + SLOT - 1) / SLOT * SLOT;
     static constexpr int EARLY = (RING - BEHIND) / SLOT < FIRST ? (RING - BEHIND) / SLOT : FIRST - 1;
@@ -164,7 +162,7 @@ template <int KEY, int VALUE, int DIM, bool SEVERAL> struct Attention {
         if (warp < warps - 1) return;
         const Work<true> next(job, number, columns_of(job));
         if (lane == 0) common.next = next;
-        if (next.token >= job.rows) return;
+        if (next.token == job.rows) return;
         const char *turns = static_cast<const char *>(job.turns) + (size_t)next.cached * job.rotary_dim * 4;
         if (lane * 32 < job.rotary_dim) ask_for_l2(turns + lane * 128);
         if (lane == 0) ask_for_l2(static_cast<const int *>(job.page_table) + (size_t)next.token * job.table_stride);
@@ -327,8 +325,8 @@ template <class Attention> __device__ __forceinline__ void merge(Attention &bloc
     if (last) block.merge_ranges();
 }
 
-// MANY: more rows than the step has. Few warps have more registers each then (168 instead of 128 take 5 % less time with
-// halves), which in the step keep the next product's block out: one row of an 8B took 2.14 ms instead of 1.53.
+// MANY: more rows than the step has. Few warps have more registers then (168 instead of 128: 5 % less time with halves),
+// which in the step keep the next product's block out: one row of an 8B took 2.14 ms instead of 1.53.
 template <int KEY, int VALUE, int DIM, bool SEVERAL, bool MANY = false>
 __global__ void
 __launch_bounds__((MANY ? Attention<KEY, VALUE, DIM, SEVERAL>::WARPS : MOST_WARPS) * LANES, DIM > 128 ? 1 : 2)
@@ -342,8 +340,9 @@ __launch_bounds__((MANY ? Attention<KEY, VALUE, DIM, SEVERAL>::WARPS : MOST_WARP
     if (SEVERAL && work.token >= job.rows) return wait_for_previous();  // it only keeps its place
     A block(job, work, shared);
     if (!SEVERAL && block.split >= block.range.active) return wait_for_previous();
+    if constexpr (!SEVERAL) block.start();
     Turns<DIM> turns(job, block.range.cached, block.lane);
-    block.start();
+    if constexpr (SEVERAL) block.start();
 #pragma unroll 1
     while (true) {
         wait_for_previous();
