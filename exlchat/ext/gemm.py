@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -23,9 +23,15 @@ class RowProduct:
     Made by `RowProducts.row_product`; keeps the matrices alive.
     """
 
-    def __init__(self, library: Library, matrices: Sequence[PackedMatrix], room: int) -> None:
+    def __init__(
+        self,
+        multiply: Callable[..., None],
+        find_permutation: Callable[..., None],
+        matrices: Sequence[PackedMatrix],
+        room: int,
+    ) -> None:
         first = matrices[0]
-        self._multiply, self._find_permutation = library.function("exl_gemm"), library.function("exl_gemm_permutation")
+        self._multiply, self._find_permutation = multiply, find_permutation
         self._matrices = tuple(matrices)
         self._columns = sum(matrix.outputs for matrix in matrices)
         self._features, self._stored, self._device = first.features, first.stored, first.words.device
@@ -87,7 +93,7 @@ class RowProduct:
 
 class RowProducts:
     def __init__(self, library: Library) -> None:
-        self._of_products = library
+        self._gemm, self._gemm_permutation = library.function("exl_gemm"), library.function("exl_gemm_permutation")
 
     def row_product(self, matrices: Sequence[PackedMatrix], *, room: int = 0) -> RowProduct:
         """`y = x W + b` for up to three matrices with one stored order, their columns side by side.
@@ -102,7 +108,7 @@ class RowProducts:
         check_on_gpu(weights=matrices[0].words)
         tensors = (tensor for m in matrices for tensor in (m.words, m.scales, m.gather, m.bias))
         check_together(*(tensor for tensor in tensors if tensor is not None))
-        return RowProduct(self._of_products, matrices, room)
+        return RowProduct(self._gemm, self._gemm_permutation, matrices, room)
 
 
 def _stream() -> int:
