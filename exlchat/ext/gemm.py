@@ -71,6 +71,9 @@ class RowProduct:
             permutation = torch.empty(self._features, dtype=torch.int16, device=self._device)
             self._job.rows = rows
             self._find_permutation(c.address(self._job), permutation.data_ptr(), _stream())
+            # Kernels read such constants before those in front of them have ended.
+            if not torch.cuda.is_current_stream_capturing():
+                torch.cuda.current_stream().synchronize()
             self._permutations[many] = permutation
         return self._permutations[many]
 

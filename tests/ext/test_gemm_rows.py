@@ -35,7 +35,9 @@ def functions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 def make(functions: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Make:
     """Products on a card of so many multiprocessors; what memory they are given holds no numbers."""
     monkeypatch.setattr(gemm, "check_on_gpu", lambda **_tensors: None)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=None))
+    stream = SimpleNamespace(cuda_stream=None, synchronize=lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch, "empty", lambda *size, **named: torch.full(size, 255, **named))
     names = ("exl_gemm", "exl_gemm_permutation")
     running = {name: lambda *given, name=name: _checked(functions[name](*given)) for name in names}
