@@ -32,18 +32,40 @@ MAX_ROWS = c.MAX_ROWS
 
 
 @dataclass(frozen=True, slots=True)
+class Deferred:
+    """What a residual stream still lacks where a norm stands behind the products that add to it.
+
+    That norm needs the whole sum, so it is left to whoever reads the stream: the stream is `hidden + delta * scale`.
+
+    Args:
+        delta: float32 `[rows, width]`: what was added last, times the weights of the norm behind it.
+        scale: float32 `[rows]`: 1 over the root mean square of what was added last. The product that reads the stream
+            finds it, and leaves it here for the one that adds next.
+    """
+
+    delta: Tensor
+    scale: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Normed:
     """The input of a product behind an RMS norm, as a `Residual` leaves it.
 
     Args:
-        values: float32 `[rows, stored]`: vectors times the norm's weights, in the stored order of the matrices.
-        squares: float32 `[rows, width / 16]`: sums of squares of 16 neighbours of a vector each.
-        eps: of the norm.
+        values: float32 `[rows, stored]`: vectors times the norm's weights, in the stored order of the matrices. With
+            `deferred` `[rows, stored, 2]`, of `hidden` and of `delta`.
+        squares: float32 `[rows, width / 16]`: sums of squares of 16 neighbours of a vector each. With `deferred`
+            `[rows, width / 16, 4]`: of `hidden`; of `hidden` times `delta`; of `delta`; of what was added itself.
+        eps: of the norm, and of the one behind what was added.
+        deferred: the same as the residual's.
+        before: a norm stands before the product; without it x is the stream itself, which only a `deferred` one leaves.
     """
 
     values: Tensor
     squares: Tensor
     eps: float
+    deferred: Deferred | None = None
+    before: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +73,14 @@ class NormCopy:
     """What a residual leaves for the product after it.
 
     Args:
-        values: float32 `[rows, stored]`, zero where no feature stands.
+        values: as that product's `Normed` has them; zero where no feature stands.
         scatter: int16 `[width]`: the stored row of each feature of that product's matrices.
-        weight: float16 `[width]`, the norm's.
+        weight: float16 `[width]`, the norm's; all 1 unless given.
     """
 
     values: Tensor
     scatter: Tensor
-    weight: Tensor
+    weight: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +89,21 @@ class Residual:
 
     Args:
         hidden: float32 `[rows, width]`.
-        squares: float32 `[rows, width / 16]`.
+        squares: float32, as `Normed` has them.
         copies: at most three.
         exchange: what is added is a sum over cards; of one card alone unless given.
+        multiplier: of what is added.
+        deferred: a norm stands behind what is added.
+        post_norm: float16 `[width]`, the weights of that norm; an embedding has none.
     """
 
     hidden: Tensor
     squares: Tensor
     copies: tuple[NormCopy, ...]
     exchange: Exchange | None = None
+    multiplier: float = 1.0
+    deferred: Deferred | None = None
+    post_norm: Tensor | None = None
 
 
 class Products:
@@ -138,6 +166,8 @@ class Products:
 
     def add_product(self, matrix: PackedMatrix, x: Tensor | Normed, residual: Residual) -> Job:
         """`hidden += x W + b` for 1 to 8 rows, with everything that a residual leaves behind; see `product`."""
+        if (residual.deferred is None) != (residual.post_norm is None):
+            raise ValueError("a norm behind what is added has weights, and is deferred")
         job, tensors = self._job([matrix], x, paired=False)
         job.y_kind = c.Y_ADD
         job.residual = _c_residual(residual, job.rows, matrix.outputs, tensors)
@@ -187,15 +217,15 @@ class Products:
         if width % c.HEAD_INPUTS:
             raise ValueError(f"weight has {width} inputs; these kernels take multiples of {c.HEAD_INPUTS}")
         check("weight", weight, torch.float16, (outputs, width))
-        check("x", values, torch.float16 if isinstance(x, Tensor) else torch.float32, (rows, width))
         _check_y(y, torch.float32, (rows, outputs))
         tensors = [values, weight, y]
         job = c.CHead(x=values.data_ptr(), weight=weight.data_ptr(), y=y.data_ptr(), width=width, outputs=outputs)
-        job.rows, job.y_stride = rows, y.stride(0) if rows > 1 else outputs
+        job.rows, job.y_stride, job.x_kind = rows, y.stride(0) if rows > 1 else outputs, c.X_HALF
         if isinstance(x, Normed):
-            check("squares", x.squares, torch.float32, (rows, width // 16))
-            tensors.append(x.squares)
+            job.x_kind = _check_normed(x, rows, width, width, tensors)
             job.squares, job.eps = x.squares.data_ptr(), x.eps
+        else:
+            check("x", x, torch.float16, (rows, width))
         check_on_gpu(x=values, weight=weight, y=y)
         check_together(*tensors)
         return Job(self._head, job, tuple(tensors))
@@ -214,12 +244,12 @@ class Products:
         stored = matrices[0].stored
         job = c.CGemv(matrices=len(matrices), room=self._room)
         if isinstance(x, Normed):
-            rows = len(x.values)
-            check("x", x.values, torch.float32, (rows, stored))
-            check("squares", x.squares, torch.float32, (rows, matrices[0].features // 16))
-            job.x, job.squares, job.eps, job.rows = x.values.data_ptr(), x.squares.data_ptr(), x.eps, rows
-            job.x_kind, job.width = c.X_NORM, matrices[0].features
-            tensors = [x.values, x.squares]
+            tensors = [x.values]
+            job.rows, job.width = len(x.values), matrices[0].features
+            job.x_kind = _check_normed(x, job.rows, stored, job.width, tensors)
+            job.x, job.squares, job.eps = x.values.data_ptr(), x.squares.data_ptr(), x.eps
+            if x.deferred is not None:
+                job.scale = x.deferred.scale.data_ptr()
         else:
             check("x", x, torch.float16, (len(x), stored))
             job.x, job.rows = x.data_ptr(), len(x)
@@ -252,6 +282,21 @@ class Products:
 def _check_rows(rows: int, name: str) -> None:
     if not 1 <= rows <= MAX_ROWS:
         raise ValueError(f"{name} has {rows} rows; these kernels take 1 to {MAX_ROWS}")
+
+
+def _check_normed(x: Normed, rows: int, stored: int, width: int, tensors: list[Tensor]) -> int:
+    """The kind of x; adds what it points to beside `values`, to `tensors`."""
+    pair, sums = ((), ()) if x.deferred is None else ((2,), (4,))
+    check("x", x.values, torch.float32, (rows, stored, *pair))
+    check("squares", x.squares, torch.float32, (rows, width // 16, *sums))
+    tensors.append(x.squares)
+    if x.deferred is None:
+        if not x.before:
+            raise ValueError("x without a norm before the product is of a residual that defers")
+        return c.X_NORM
+    check("scale", x.deferred.scale, torch.float32, (rows,))
+    tensors.append(x.deferred.scale)
+    return c.X_JOIN_NORM if x.before else c.X_JOIN
 
 
 def _check_y(y: Tensor, dtype: torch.dtype, shape: tuple[int, int]) -> None:
@@ -306,13 +351,25 @@ def c_matrix(matrix: PackedMatrix) -> c.CMatrix:
 
 def _c_residual(residual: Residual, rows: int, width: int, tensors: list[Tensor]) -> c.CResidual:
     """The C structure of a residual; adds what it points to, to `tensors`."""
+    deferred = residual.deferred
+    pair, sums = ((), ()) if deferred is None else ((2,), (4,))
     check("hidden", residual.hidden, torch.float32, (rows, width))
-    check("squares", residual.squares, torch.float32, (rows, width // 16))
+    check("squares", residual.squares, torch.float32, (rows, width // 16, *sums))
     check_on_gpu(hidden=residual.hidden, squares=residual.squares)
     if len(residual.copies) > c.MAX_MATRICES:
         raise ValueError(f"{len(residual.copies)} copies of a residual; there can be {c.MAX_MATRICES}")
     structure = c.CResidual(hidden=residual.hidden.data_ptr(), squares=residual.squares.data_ptr(), columns=width)
+    structure.multiplier = residual.multiplier
     tensors += [residual.hidden, residual.squares]
+    if deferred is not None:
+        check("delta", deferred.delta, torch.float32, (rows, width))
+        check("scale", deferred.scale, torch.float32, (rows,))
+        structure.delta, structure.scale = deferred.delta.data_ptr(), deferred.scale.data_ptr()
+        tensors += [deferred.delta, deferred.scale]
+    if residual.post_norm is not None:
+        check("post_norm", residual.post_norm, torch.float16, (width,))
+        structure.post_norm = residual.post_norm.data_ptr()
+        tensors.append(residual.post_norm)
     if residual.exchange is not None:
         peers = residual.exchange.peers
         if rows * width > peers.words:
@@ -320,10 +377,13 @@ def _c_residual(residual: Residual, rows: int, width: int, tensors: list[Tensor]
         structure.peers, structure.exchange = peers.table.data_ptr(), residual.exchange.number
         tensors.append(peers.table)
     for index, copy in enumerate(residual.copies):
-        check("values", copy.values, torch.float32, (rows, copy.values.shape[1]))
+        stored = copy.values.shape[1]
+        check("values", copy.values, torch.float32, (rows, stored, *pair))
         check("scatter", copy.scatter, torch.int16, (width,))
-        check("norm", copy.weight, torch.float16, (width,))
-        pointers = (copy.values.data_ptr(), copy.scatter.data_ptr(), copy.weight.data_ptr())
-        structure.copies[index] = c.CNormCopy(*pointers, copy.values.shape[1])
-        tensors += [copy.values, copy.scatter, copy.weight]
+        structure.copies[index] = c.CNormCopy(copy.values.data_ptr(), copy.scatter.data_ptr(), None, stored)
+        tensors += [copy.values, copy.scatter]
+        if copy.weight is not None:
+            check("norm", copy.weight, torch.float16, (width,))
+            structure.copies[index].weight = copy.weight.data_ptr()
+            tensors.append(copy.weight)
     return structure

@@ -18,7 +18,7 @@ from exlchat.ext import exchange, products
 from exlchat.ext.exchange import Exchange, ExchangeKernels, Peers, make_peers, silent_card
 from exlchat.ext.job import Job
 from exlchat.ext.layout import PackedMatrix, to_stored
-from exlchat.ext.products import MAX_ROWS, NormCopy, Normed, Products, Residual
+from exlchat.ext.products import MAX_ROWS, Deferred, NormCopy, Normed, Products, Residual
 from tests.ext import reference
 from tests.ext.chain_cases import Functions
 from tests.ext.emulation import GEMV, another_card, emulated_library
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def functions(folder: Path) -> dict[str, Any]:
-    return emulated_library(folder, (*GEMV, "exchange"), ("-DEMULATED_DELAYS=3",))
+    return emulated_library(folder, (*GEMV, "head", "step", "exchange"), ("-DEMULATED_DELAYS=3",))
 
 
 @pytest.fixture(params=[9, 8], ids=["two blocks share x", "each by itself"])
@@ -45,8 +45,9 @@ def make(functions: dict[str, Any], monkeypatch: pytest.MonkeyPatch, request: py
     """Products on a card of so many multiprocessors."""
     monkeypatch.setattr(products, "check_on_gpu", lambda **_tensors: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=None))
-    unused = dict.fromkeys(("exl_dequantize", "exl_embed", "exl_head"))
-    running = {**unused, "exl_gemv": lambda *given: _checked(functions["exl_gemv"](*given))}
+    running: dict[str, Any] = {"exl_dequantize": None}
+    for name in ("exl_gemv", "exl_embed", "exl_head"):
+        running[name] = lambda *given, call=functions[name]: _checked(call(*given))
 
     def one(processors: int = 4, room: int = 0) -> Products:
         functions["emulated_card"](LARGEST, processors, request.param)
@@ -145,6 +146,84 @@ def test_norm_gate_and_residual(make: Make, rows: int) -> None:
     for row in range(rows):
         for whole, one in zip(found, mlp(hidden[row : row + 1]), strict=True):
             assert same(whole[row : row + 1], one)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["normed before, too", "only behind"])
+@pytest.mark.parametrize("rows", [1, 2, 4, 7])
+def test_norms_behind_products(make: Make, rows: int, before: bool) -> None:
+    """An embedding, two products that add to it, each with one before it that reads it, and a head of either kind."""
+    kernels, width, eps, multiplier = make(6), 512, 1e-5, 0.5
+    gates = [packed(width, 352, recipe, "cpu") for recipe in ("8, 5, 4", "4")]
+    downs = [packed(352, width, recipe, "cpu") for recipe in ("6 in groups of 64", "4")]
+    last, head = packed(width, 96, "4", "cpu"), (torch.randn(100, width) * 0.1).half()
+    weights = [(torch.randn(width) * 0.1 + 1).half() if before else None for _ in range(3)]
+    behind_weights = [(torch.randn(width) * 0.1 + 1).half() for _ in range(2)]
+    table, tokens = torch.randn(20, width).half(), torch.randint(20, (rows,))
+    in_order = torch.arange(width).to(torch.int16)
+
+    def step(token: Tensor) -> list[Tensor]:
+        rows = len(token)
+        deferred = Deferred(poisoned(rows, width), poisoned(rows))
+        squares, stream = poisoned(rows, width // 16, 4), poisoned(rows, width)
+        places = [(matrix.stored, matrix.scatter) for matrix in (*gates, last)]
+        copies = [
+            NormCopy(torch.zeros(rows, stored, 2), scatter, weight)
+            for (stored, scatter), weight in zip([*places, (width, in_order)], [*weights, weights[2]], strict=True)
+        ]
+        residual = Residual(stream, squares, (copies[0],), multiplier=multiplier, deferred=deferred)
+        kernels.embed(table, token, residual, 3.0).launch(dependent=True)
+        found = []
+        for index, (gate, down, behind) in enumerate(zip(gates, downs, behind_weights, strict=True)):
+            x = Normed(copies[index].values, squares, eps, deferred, before=before)
+            inner = torch.zeros(rows, down.stored).half()
+            kernels.product([gate], x, inner, "activated", scatter=down.scatter).launch(dependent=True)
+            following = (copies[1],) if index == 0 else (copies[2], copies[3])
+            adding = replace(residual, copies=following, post_norm=behind)
+            kernels.add_product(down, inner, adding).launch(dependent=index == 0)
+            found.append(inner)
+        logits = [poisoned(rows, 96), poisoned(rows, 100)]
+        x = Normed(copies[2].values, squares, eps, deferred, before=before)
+        kernels.product([last], x, logits[0], "float").launch(dependent=True)
+        kernels.head_product(head, replace(x, values=copies[3].values), logits[1]).launch(dependent=True)
+        return [*found, *logits, stream + deferred.delta * deferred.scale.unsqueeze(1)]
+
+    def rms_norm(x: Tensor, weight: Tensor | None) -> Tensor:
+        return x if weight is None else torch.nn.functional.rms_norm(x, (width,), eps=eps) * weight.double()
+
+    found, stream = step(tokens), table[tokens].double() * 3.0
+    for gate, down, weight, behind, inner in zip(gates, downs, weights, behind_weights, found, strict=False):
+        wanted = torch.zeros(rows, down.stored, dtype=torch.float64)
+        x = to_stored(rms_norm(stream, weight).half(), gate)
+        wanted[:, down.scatter.long()] = reference.activated(reference.product([gate], x), "silu")
+        assert relative_error(inner, wanted) < 2e-3
+        stream += multiplier * rms_norm(reference.product([down], inner), behind)
+    normed = rms_norm(stream, weights[2]).half()
+    assert relative_error(found[2], reference.product([last], to_stored(normed, last))) < 2e-3
+    assert relative_error(found[3], reference.head_product(head, normed)) < 2e-3
+    assert relative_error(found[4], stream) < 1e-3
+    for row in range(rows):
+        for whole, one in zip(found, step(tokens[row : row + 1]), strict=True):
+            assert same(whole[row : row + 1], one)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_a_head_of_halves(make: Make, rows: int) -> None:
+    kernels, weight = make(2), (torch.randn(100, 544) * 0.1).half()
+    hidden = torch.randn(rows, 544)
+
+    def inputs(part: Tensor) -> list[Tensor | Normed]:
+        return [part.half(), Normed(part, (part.view(len(part), -1, 16) ** 2).sum(2), 1e-5)]
+
+    def multiplied(x: Tensor | Normed, rows: int) -> Tensor:
+        y = poisoned(rows, 100)
+        kernels.head_product(weight, x, y).launch(dependent=True)
+        return y
+
+    for number, x in enumerate(inputs(hidden)):
+        found = multiplied(x, rows)
+        assert relative_error(found, reference.head_product(weight, x)) < 1e-3
+        alone = [multiplied(inputs(hidden[row : row + 1])[number], 1) for row in range(rows)]
+        assert same(found, torch.cat(alone))
 
 
 class Card(Products, ExchangeKernels):

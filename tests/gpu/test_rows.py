@@ -26,7 +26,7 @@ from exlchat.ext.functions import FUNCTIONS
 from exlchat.ext.kv_formats import KINDS, PAGE_TOKENS, encode
 from exlchat.ext.library import open_library
 from exlchat.ext.ops import Kernels
-from exlchat.ext.products import NormCopy, Normed, Products, Residual
+from exlchat.ext.products import Deferred, NormCopy, Normed, Products, Residual
 from tests.ext import reference
 from tests.gpu.test_products import GPTQ, RECIPES, packed, poisoned, relative_error
 
@@ -39,16 +39,23 @@ def same_bits(found: Tensor, wanted: Tensor) -> bool:
     return torch.equal(found.contiguous().view(torch.uint8), wanted.contiguous().view(torch.uint8))
 
 
-def stream(rows: int, width: int, stored: int, scatter: Tensor) -> Residual:
+def stream(rows: int, width: int, stored: int, scatter: Tensor, *, defers: bool) -> Residual:
+    """One that `defers` has a norm behind what is added."""
     torch.manual_seed(5)
     weight = (torch.randn(width, device="cuda") * 0.1 + 1).half()
-    copy = NormCopy(torch.zeros(rows, stored, device="cuda"), scatter, weight)
-    return Residual(
-        poisoned(rows, width, dtype=torch.float32), poisoned(rows, width // 16, dtype=torch.float32), (copy,)
+    pair, sums = ((2,), (4,)) if defers else ((), ())
+    copy = NormCopy(torch.zeros(rows, stored, *pair, device="cuda"), scatter, weight)
+    hidden, squares = (
+        poisoned(rows, width, dtype=torch.float32),
+        poisoned(rows, width // 16, *sums, dtype=torch.float32),
     )
+    deferred = Deferred(torch.zeros_like(hidden), poisoned(rows, dtype=torch.float32)) if defers else None
+    return Residual(hidden, squares, (copy,), deferred=deferred, post_norm=weight if defers else None)
 
 
-def mlp(kernels: Products, rows: int, tokens: list[int], recipe: str, *, dependent: bool) -> list[Tensor]:
+def mlp(
+    kernels: Products, rows: int, tokens: list[int], recipe: str, *, dependent: bool, defers: bool = False
+) -> list[Tensor]:
     """What an embedding, a gated product behind a norm and one that is added to the residual leave."""
     torch.manual_seed(7)
     gate = packed(1536, 608, recipe)
@@ -58,9 +65,9 @@ def mlp(kernels: Products, rows: int, tokens: list[int], recipe: str, *, depende
     left: list[list[Tensor]] = []
     for start in range(0, len(tokens), rows):
         fed = torch.tensor(tokens[start : start + rows], device="cuda")
-        residual = stream(len(fed), 1536, gate.stored, gate.scatter)
+        residual = stream(len(fed), 1536, gate.stored, gate.scatter, defers=defers)
         inner = torch.zeros(len(fed), down.stored, dtype=torch.float16, device="cuda")
-        x = Normed(residual.copies[0].values, residual.squares, 1e-5)
+        x = Normed(residual.copies[0].values, residual.squares, 1e-5, residual.deferred)
         logits = poisoned(len(fed), 608, dtype=torch.float32)
         for job in (
             kernels.embed(table, fed, residual),
@@ -74,15 +81,16 @@ def mlp(kernels: Products, rows: int, tokens: list[int], recipe: str, *, depende
 
 
 @BOTH_EDGES
+@pytest.mark.parametrize("defers", [False, True], ids=["norms before", "norms behind, too"])
 @pytest.mark.parametrize("recipe", [*RECIPES, *GPTQ])
-def test_products(kernels: Kernels, recipe: str, dependent: bool) -> None:
+def test_products(kernels: Kernels, recipe: str, defers: bool, dependent: bool) -> None:
     tokens = [37, 3, 11, 49, 0, 8, 25, 37]
-    alone = mlp(kernels, 1, tokens, recipe, dependent=dependent)
+    alone = mlp(kernels, 1, tokens, recipe, dependent=dependent, defers=defers)
     assert not any(bool(part.isnan().any()) for part in alone)
     for rows in range(2, 9):
         for name, found, wanted in zip(
             ("hidden", "squares", "copy", "inner", "logits"),
-            mlp(kernels, rows, tokens[:rows], recipe, dependent=dependent),
+            mlp(kernels, rows, tokens[:rows], recipe, dependent=dependent, defers=defers),
             alone,
             strict=True,
         ):

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-#define EXL_ABI_VERSION 12
+#define EXL_ABI_VERSION 13
 #define EXL_MAX_SECTIONS 6
 #define EXL_MAX_MATRICES 3
 
@@ -32,9 +32,9 @@ typedef struct {
 /* What a residual leaves for the product after it: its values times the weights of a norm, in the stored order of that
    product's matrices, still to be divided by the root mean square. */
 typedef struct {
-    float *values;           /* [rows][stored], null where there is no such product */
+    float *values;           /* [rows][stored], null where there is no such product; with `delta` [rows][stored][2] */
     const uint16_t *scatter; /* [columns] */
-    const void *weight;      /* half [columns] */
+    const void *weight;      /* half [columns], or null: all 1 */
     int64_t stored;          /* from a row of values to the next */
 } ExlNormCopy;
 
@@ -54,18 +54,28 @@ typedef struct {
     int32_t card, cards, words;
 } ExlPeers;
 
-/* peers: null, or sums are over all cards: what is added is exchange number `exchange` behind those that have been
+/* hidden += multiplier * what is added.
+   delta: null, or a norm stands behind what is added, of which nobody knows the root mean square until all of it is there:
+   the stream is hidden + delta * scale. Who adds makes hidden that, and delta what it adds times multiplier and post_norm;
+   values are then pairs of both. scale: [rows], 1 over that root mean square, from who has read the stream (EXL_X_JOIN).
+   squares: sums of 16 columns each: of squares of hidden; with `delta` four: of squares of hidden, of hidden * delta, of
+   squares of delta, of squares of what is added itself.
+   peers: null, or sums are over all cards: what is added is exchange number `exchange` behind those that have been
    counted, the first row at its word `word`. */
 typedef struct {
     float *hidden;  /* [rows][columns] */
-    float *squares; /* [rows][columns / 16]: sums of squares of 16 columns each */
+    float *squares; /* [rows][columns / 16], with `delta` [rows][columns / 16][4] */
+    float *delta;   /* [rows][columns] */
+    const float *scale;
+    const void *post_norm; /* half [columns] */
     ExlNormCopy copies[EXL_MAX_MATRICES];
     int64_t columns;
+    float multiplier;
     const ExlPeers *peers;
     int32_t exchange, word;
 } ExlResidual;
 
-enum { EXL_X_HALF = 0, EXL_X_NORM = 1 };
+enum { EXL_X_HALF = 0, EXL_X_NORM = 1, EXL_X_JOIN_NORM = 2, EXL_X_JOIN = 3 };
 enum { EXL_Y_HALF = 0, EXL_Y_ADD = 1, EXL_Y_GATED = 2, EXL_Y_FLOAT = 3, EXL_Y_ACTIVATED = 4 };
 enum { EXL_SILU = 0, EXL_GELU_TANH = 1, EXL_GELU_ERF = 2 };
 
@@ -73,6 +83,10 @@ enum { EXL_SILU = 0, EXL_GELU_TANH = 1, EXL_GELU_ERF = 2 };
    the last bit however many rows there are.
    x:  EXL_X_HALF   half [rows][stored]
        EXL_X_NORM   float [rows][stored], divided by the root mean square that `squares`, [rows][width / 16], tells
+       EXL_X_JOIN   float [rows][stored][2], pairs (v, d) that a residual with `delta` has left: v + d * scale, where scale is
+                    1 over the root mean square of what was added, which `squares`, [rows][width / 16][4], tells, and is
+                    left in `scale`, [rows], for who adds next
+       EXL_X_JOIN_NORM  the same, divided by the root mean square of the stream
    y:  EXL_Y_HALF   half [rows][y_stride]
        EXL_Y_FLOAT  float [rows][y_stride]
        EXL_Y_ADD    residual
@@ -90,10 +104,11 @@ typedef struct {
     ExlMatrix matrix[EXL_MAX_MATRICES];
     const void *x;
     const float *squares;
+    float *scale;
     void *y;
     const uint16_t *scatter;
     ExlResidual residual;
-    float eps;
+    float eps; /* of the norm before, and of the one behind what was added */
     int32_t width; /* of the normed vector; a multiple of 16 */
     int32_t matrices, rows, x_kind, y_kind, y_stride, activation;
     int32_t blocks, columns, plan_ints, segments, x_rows, x_spans[2], room;
@@ -224,15 +239,15 @@ int exl_embed(const ExlEmbed *job, int dependent, void *stream);
 
 /* y float [rows][y_stride] = x times weights that are halves, [outputs][width]; a row is the same to the last bit however
    many there are.
-   x: float [rows][width] to be divided by its root mean square, squares as for EXL_X_NORM; or half [rows][width], of which
-   squares is null. width: a multiple of 32. weight and halves of x begin at whole 16 bytes. */
+   x, squares, x_kind: as of an ExlGemv; nobody adds behind it, so the scale is not left. width: a multiple of 32. x and
+   weight begin at whole 16 bytes. */
 typedef struct {
     const void *x;
     const float *squares;
     const void *weight;
     float *y;
     float eps;
-    int32_t width, outputs, rows, y_stride;
+    int32_t x_kind, width, outputs, rows, y_stride;
 } ExlHead;
 
 int exl_head(const ExlHead *job, int dependent, void *stream);

@@ -15,9 +15,9 @@ EXL_ELSEWHERE(8)
 #undef EXL_ELSEWHERE
 
 bool residual_ok(const ExlResidual &r) {
-    if (!r.hidden || !r.squares) return false;
+    if (!r.hidden || !r.squares || (r.delta && (!r.scale || !aligned(r.squares)))) return false;
     for (const ExlNormCopy &copy : r.copies)
-        if (copy.values && (!copy.scatter || !copy.weight)) return false;
+        if (copy.values && !copy.scatter) return false;
     return true;
 }
 
@@ -27,10 +27,12 @@ static bool job_ok(const ExlGemv &job) {
     if (job.segments < 2 || job.plan_ints % 4 || job.room < 0) return false;
     if (job.x_spans[0] < 1 || job.x_spans[1] < 0) return false;
     if (job.plan_ints < 8 + EXL_WARPS * 4 * (1 + job.segments)) return false;
-    if (job.x_kind < EXL_X_HALF || job.x_kind > EXL_X_NORM || job.y_kind < EXL_Y_HALF || job.y_kind > EXL_Y_ACTIVATED) return false;
+    if (job.x_kind < EXL_X_HALF || job.x_kind > EXL_X_JOIN || job.y_kind < EXL_Y_HALF || job.y_kind > EXL_Y_ACTIVATED) return false;
     if (!is_activation(job.activation)) return false;
-    if (job.x_kind == EXL_X_NORM && (!job.squares || job.width < 16 || job.width % 16)) return false;
+    if (job.x_kind != EXL_X_HALF && (!job.squares || job.width < 16 || job.width % 16)) return false;
+    if (job.x_kind >= EXL_X_JOIN_NORM && (!job.scale || !aligned(job.squares))) return false;
     if (job.y_kind == EXL_Y_ADD ? !residual_ok(job.residual) : !job.y || job.y_stride < 1) return false;
+    if (job.y_kind == EXL_Y_ADD && job.residual.delta && !job.residual.post_norm) return false;
     if (job.y_kind == EXL_Y_GATED && (job.matrices != 2 || job.matrix[0].column_tiles != job.matrix[1].column_tiles))
         return false;
     if (!aligned(job.x) || !aligned(job.plan)) return false;
@@ -49,17 +51,21 @@ static bool job_ok(const ExlGemv &job) {
 static ExlGemv rows_of(const ExlGemv &job, int first, int count) {
     ExlGemv part = job;
     part.rows = count;
-    part.x = static_cast<const char *>(job.x) + (size_t)first * job.matrix[0].stored * (job.x_kind == EXL_X_NORM ? 4 : 2);
-    if (job.x_kind == EXL_X_NORM) part.squares = job.squares + (size_t)first * (job.width / 16);
+    const bool joins = job.x_kind >= EXL_X_JOIN_NORM;
+    part.x = static_cast<const char *>(job.x) + (size_t)first * job.matrix[0].stored * (joins ? 8 : job.x_kind == EXL_X_NORM ? 4 : 2);
+    if (job.x_kind != EXL_X_HALF) part.squares = job.squares + (size_t)first * (job.width / 16) * (joins ? 4 : 1);
+    if (joins) part.scale = job.scale + first;
     if (job.y_kind != EXL_Y_ADD) {
         part.y = static_cast<char *>(job.y) + (size_t)first * job.y_stride * (job.y_kind == EXL_Y_FLOAT ? 4 : 2);
         return part;
     }
+    const bool deferred = job.residual.delta;
     part.residual.hidden += first * job.residual.columns;
-    part.residual.squares += first * (job.residual.columns / 16);
+    part.residual.squares += first * (job.residual.columns / 16) * (deferred ? 4 : 1);
+    if (deferred) part.residual.delta += first * job.residual.columns, part.residual.scale += first;
     part.residual.word += first * (int)job.residual.columns;
     for (ExlNormCopy &copy : part.residual.copies)
-        if (copy.values) copy.values += first * copy.stored;
+        if (copy.values) copy.values += first * copy.stored * (deferred ? 2 : 1);
     return part;
 }
 
@@ -69,12 +75,13 @@ static int at_once(int rows) { return rows <= 2 ? 2 : (rows <= 4 ? 4 : 8); }
 constexpr int LARGER = 11 * 1024;
 
 // How deep a ring the kernel of several rows gets, or 0 where there is no room: as deep as there is, but one slot less
-// where blocks of two kernels then fit a multiprocessor together, as for one row.
+// where blocks of two kernels then fit a multiprocessor together, as for one row; DEFERRED_DEPTH of those that defer.
 static int depth_of(const ExlGemv &job, int sharing, const Card &card, int dependent) {
     const auto product = [&](int depth) { return product_of(job, at_once(job.rows), depth, sharing); };
     const auto bytes = [&](int depth) { return bytes_of(product(depth)); };
     const auto fits = [&](int depth) { return product(depth).bytes <= card.room; };
-    const int share = card.half() + (job.x_kind == EXL_X_NORM ? -LARGER : LARGER);
+    if (defers(job)) return fits(DEFERRED_DEPTH) ? DEFERRED_DEPTH : 0;
+    const int share = card.half() + (job.x_kind == EXL_X_HALF ? LARGER : -LARGER);
     if (fits(4) && !(dependent && bytes(4) > share && bytes(3) <= share)) return 4;
     if (fits(3)) return 3;
     return fits(2) ? 2 : 0;

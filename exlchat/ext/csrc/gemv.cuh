@@ -27,6 +27,7 @@ struct Product {
     const half *bias[EXL_MAX_MATRICES];
     const void *x;
     const float *squares;
+    float *scale;
     void *y;
     const uint16_t *scatter;
     ExlResidual residual;
@@ -43,7 +44,7 @@ struct Product {
     int x_sums;          // float [x_stride / 32][ROWS]: sums of 32 rows of x
     int sums;            // float [columns][WARPS][16]; of several rows as gemv_rows_kernel.cuh says
     int received;        // float [columns][16 * ROWS]: what a neighbour has added up, where blocks share x
-    int squares_at;      // float [ROWS][WARPS]
+    int squares_at;      // float, or where x joins JoinSums, [ROWS][WARPS]
     int exchange;        // an ExchangeInBlock, where what is added is a sum over cards; else 0
     int bytes;
 };

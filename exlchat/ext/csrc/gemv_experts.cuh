@@ -107,7 +107,7 @@ __device__ __forceinline__ void write_of_expert(const Smem &s, const Output &o, 
         static_cast<float *>(job.y)[o.to] = sum;
         return;
     }
-    const float up = total(o.number + mine, o.column) + __half2float(ahead.up_bias);
+    const float up = total(o.number + mine, o.column) + __half2float(ahead.other);
     static_cast<half *>(job.y)[ahead.place] = __float2half_rn(gated(job.activation, limit, sum, up));
 }
 

@@ -70,7 +70,7 @@ struct RowTotal {
 struct Ahead {
     ResidualConstants constants;
     float hidden;
-    half bias, up_bias;
+    half bias, other;  // the bias of the second matrix, or the weight of a norm behind the product
     int place;
 };
 
@@ -86,24 +86,25 @@ __device__ __forceinline__ void ask_tag(const Smem &s) {
     if (s.job->exchange && threadIdx.x == 0) s.exchange->tag = tag_of(*s.job->residual.peers, s.job->residual.exchange);
 }
 
-template <class Total>
+template <bool DEFERS, class Total>
 __device__ __forceinline__ void write_result(const Product &job, const Total &total, const Output &o, int mine, int row,
                                              const Ahead &ahead) {
     const float sum = total(o.number, o.column, row) + __half2float(ahead.bias);
     if (job.y_kind == EXL_Y_GATED || job.y_kind == EXL_Y_ACTIVATED) {
         float value = activated(job.activation, sum);
-        if (job.y_kind == EXL_Y_GATED) value *= total(o.number + mine, o.column, row) + __half2float(ahead.up_bias);
+        if (job.y_kind == EXL_Y_GATED) value *= total(o.number + mine, o.column, row) + __half2float(ahead.other);
         static_cast<half *>(job.y)[(size_t)row * job.y_stride + ahead.place] = __float2half_rn(value);
     } else if (job.y_kind == EXL_Y_HALF) {
         static_cast<half *>(job.y)[(size_t)row * job.y_stride + o.to] = __float2half_rn(sum);
     } else if (job.y_kind == EXL_Y_FLOAT) {
         static_cast<float *>(job.y)[(size_t)row * job.y_stride + o.to] = sum;
-    } else if (job.exchange) {
-        const Exchange exchange(total.s.exchange->peers, total.s.exchange->tag);
-        const float of_all = exchange.sum(word_of(job.residual, row, o.to), sum);
-        put_residual(job.residual, ahead.constants, row, o.to, ahead.hidden + of_all, threadIdx.x % LANES);
     } else {
-        put_residual(job.residual, ahead.constants, row, o.to, ahead.hidden + sum, threadIdx.x % LANES);
+        float added = sum;
+        if (job.exchange) {
+            const Exchange exchange(total.s.exchange->peers, total.s.exchange->tag);
+            added = exchange.sum(word_of(job.residual, row, o.to), sum);
+        }
+        put_residual<DEFERS>(job.residual, ahead.constants, ahead.other, row, o.to, ahead.hidden, added, threadIdx.x % LANES);
     }
 }
 
@@ -115,15 +116,20 @@ __device__ __forceinline__ void send_result(const Product &job, const Total &tot
     exchange.send_all(word_of(job.residual, row, o.to), __float_as_uint(sum));
 }
 
-__device__ __forceinline__ void ask_constants(const Product &job, const Output &o, Ahead &ahead) {
+template <bool DEFERS> __device__ __forceinline__ void ask_constants(const Product &job, const Output &o, Ahead &ahead) {
     ahead.bias = bias_of(job, o.matrix, o.at);
-    if (job.y_kind == EXL_Y_ADD) ahead.constants = ResidualConstants(job.residual, o.to);
-    if (job.y_kind == EXL_Y_GATED) ahead.up_bias = bias_of(job, 1, o.at);
+    if (job.y_kind == EXL_Y_ADD) {
+        ahead.constants = ResidualConstants(job.residual, o.to);
+        if (DEFERS) ahead.other = __ldg(static_cast<const half *>(job.residual.post_norm) + o.to);
+    }
+    if (job.y_kind == EXL_Y_GATED) ahead.other = bias_of(job, 1, o.at);
     else if (job.y_kind != EXL_Y_ACTIVATED) return;
     ahead.place = job.scatter ? __ldg(job.scatter + o.to) : o.to;
 }
-__device__ __forceinline__ void ask_hidden(const Product &job, const Output &o, int row, Ahead &ahead) {
-    if (job.y_kind == EXL_Y_ADD) ahead.hidden = produced(job.residual.hidden + row * job.residual.columns + o.to);
+template <bool DEFERS> __device__ __forceinline__ Stream<DEFERS> ask_stream(const Product &job, const Output &o, int row, bool any) {
+    Stream<DEFERS> stream;
+    if (any && job.y_kind == EXL_Y_ADD) stream.ask(job.residual, row, o.to);
+    return stream;
 }
 
 // The job, the block's counts and every warp's own list, to shared memory. False for a block that has nothing to do.
@@ -144,7 +150,7 @@ __device__ __forceinline__ bool copy_plan(const Product &job, const int32_t *pla
     return true;
 }
 
-template <int DEPTH> __global__ void __launch_bounds__(THREADS, 2) gemv(const __grid_constant__ Product parameters) {
+template <int DEPTH, bool DEFERS> __global__ void __launch_bounds__(THREADS, 2) gemv(const __grid_constant__ Product parameters) {
     EXL_ALIGNED_SHARED_MEMORY(memory, 128);
     char *base = reinterpret_cast<char *>(memory);
     let_next_start();
@@ -165,7 +171,7 @@ template <int DEPTH> __global__ void __launch_bounds__(THREADS, 2) gemv(const __
     const bool any = t < mine * 16;
     const Output first(s, any ? t / 16 : 0, t % 16);
     Ahead ahead;
-    if (any) ask_constants(job, first, ahead);
+    if (any) ask_constants<DEFERS>(job, first, ahead);
 #pragma unroll 1
     for (int i = t; i < job.columns * WARPS * 4; i += THREADS)
         reinterpret_cast<float4 *>(s.sums)[i] = {0.f, 0.f, 0.f, 0.f};
@@ -176,9 +182,11 @@ template <int DEPTH> __global__ void __launch_bounds__(THREADS, 2) gemv(const __
     __syncthreads();
     wait_for_previous();
     ask_tag(s);
-    if (job.x_kind == EXL_X_NORM) stage_normed<1>(job, range, x, s.squares, ring);
-    else stage_halves<1>(job, range, x, ring);
-    if (any) ask_hidden(job, first, 0, ahead);
+    // What is joined is asked for before x, so that it is there when x is.
+    Stream<DEFERS> stream = ask_stream<DEFERS>(job, first, 0, DEFERS && any);
+    stage<1, DEFERS>(job, range, x, s.squares, ring);
+    if (!DEFERS) stream = ask_stream<DEFERS>(job, first, 0, any);
+    ahead.hidden = stream.joined();
     __syncwarp();
     sum_blocks<1>(job, range, x, x_sums);
     __syncwarp();
@@ -189,13 +197,13 @@ template <int DEPTH> __global__ void __launch_bounds__(THREADS, 2) gemv(const __
 #pragma unroll 1
         for (int i = t; i < mine * 16; i += THREADS) send_result(job, total, Output(s, i / 16, i % 16), 0);
     }
-    if (any) write_result(job, total, first, mine, 0, ahead);
+    if (any) write_result<DEFERS>(job, total, first, mine, 0, ahead);
 #pragma unroll 1
     for (int i = t + THREADS; i < mine * 16; i += THREADS) {
         const Output o(s, i / 16, i % 16);
-        ask_constants(job, o, ahead);
-        ask_hidden(job, o, 0, ahead);
-        write_result(job, total, o, mine, 0, ahead);
+        ask_constants<DEFERS>(job, o, ahead);
+        ahead.hidden = ask_stream<DEFERS>(job, o, 0, true).joined();
+        write_result<DEFERS>(job, total, o, mine, 0, ahead);
     }
 }
 

@@ -21,7 +21,7 @@ inline Product product_of(const ExlGemv &job, int at_once, int depth, int sharin
         for (int n = 0; n < m.section_count; n++)
             scales = scales > m.sections[n].scale_words * 4 ? scales : m.sections[n].scale_words * 4;
     }
-    p.x = job.x, p.squares = job.squares, p.y = job.y, p.scatter = job.scatter, p.residual = job.residual;
+    p.x = job.x, p.squares = job.squares, p.scale = job.scale, p.y = job.y, p.scatter = job.scatter, p.residual = job.residual;
     p.eps = job.eps, p.stored = job.matrix[0].stored, p.width = job.width, p.rows = job.rows;
     p.x_kind = job.x_kind, p.y_kind = job.y_kind, p.y_stride = job.y_stride, p.activation = job.activation;
     p.plan_ints = job.plan_ints, p.segments = job.segments, p.columns = job.columns;
@@ -37,7 +37,7 @@ inline Product product_of(const ExlGemv &job, int at_once, int depth, int sharin
     p.sums = p.x_sums + align16(p.x_stride / 32 * 4 * at_once);
     p.received = p.sums + job.columns * WARPS * 16 * at_once * 4;
     p.squares_at = p.received + (at_once > 1 && sharing > 1 ? job.columns * 16 * at_once * 4 : 0);
-    p.bytes = p.squares_at + align16(WARPS * 4 * at_once);
+    p.bytes = p.squares_at + align16(WARPS * at_once * (job.x_kind >= EXL_X_JOIN_NORM ? (int)sizeof(JoinSums) : 4));
     if (job.y_kind == EXL_Y_ADD && job.residual.peers) p.exchange = p.bytes, p.bytes += sizeof(ExchangeInBlock);
     return p;
 }
@@ -51,18 +51,31 @@ struct Way {
     int least;  // shared memory that a block takes, even where it needs less
 };
 
+// Whether a norm stands behind what joins the residual that a product reads or adds to. Kernels of their own do that: in those
+// of several rows it would take registers from everybody (eight rows: 74 bytes spilled).
+inline bool defers(const ExlGemv &job) {
+    return job.x_kind >= EXL_X_JOIN_NORM || (job.y_kind == EXL_Y_ADD && job.residual.delta);
+}
+constexpr int DEFERRED_DEPTH = 3;  // of several rows that defer, the only one
+
 template <int ROWS, int DEPTH> int launch_rows(const ExlGemv &job, const Way &way, int dependent, cudaStream_t stream) {
     Product p = product_of(job, ROWS, DEPTH, way.sharing);
     p.early = dependent;
     const int bytes = p.bytes > way.least ? p.bytes : way.least;
-    if (way.sharing == 2) return launch_clusters(2, gemv_rows<ROWS, DEPTH, 2>, job.blocks, THREADS, bytes, dependent, stream, p);
-    return launch(gemv_rows<ROWS, DEPTH, 1>, job.blocks, THREADS, bytes, dependent, stream, p);
+    const auto run = [&](auto pairs, auto alone) {
+        if (way.sharing == 2) return launch_clusters(2, pairs, job.blocks, THREADS, bytes, dependent, stream, p);
+        return launch(alone, job.blocks, THREADS, bytes, dependent, stream, p);
+    };
+    if constexpr (DEPTH == DEFERRED_DEPTH) {
+        if (defers(job)) return run(gemv_rows<ROWS, DEPTH, 2, true>, gemv_rows<ROWS, DEPTH, 1, true>);
+    }
+    return run(gemv_rows<ROWS, DEPTH, 2, false>, gemv_rows<ROWS, DEPTH, 1, false>);
 }
 
 template <int DEPTH> int launch_row(const ExlGemv &job, int dependent, cudaStream_t stream) {
     Product p = product_of(job, 1, DEPTH);
     p.early = dependent;
-    return launch(gemv<DEPTH>, job.blocks, THREADS, p.bytes, dependent, stream, p);
+    return launch(defers(job) ? gemv<DEPTH, true> : gemv<DEPTH, false>, job.blocks, THREADS, p.bytes, dependent, stream, p);
 }
 
 // What of the card a launch goes by. room: bytes of shared memory that a block may take; of_sm: that a multiprocessor has.

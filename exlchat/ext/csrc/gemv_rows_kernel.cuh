@@ -69,22 +69,22 @@ struct Writer {
     }
 };
 
-template <class Total>
+template <bool DEFERS, class Total>
 __device__ __forceinline__ void write_all(const Total &total, const Writer &writer, Output output, int mine, Ahead &ahead) {
     const Smem &s = total.s;
     const Product &job = *s.job;
     int number = writer.number, row = writer.row;
 #pragma unroll 1
     while (true) {
-        write_result(job, total, output, mine, row, ahead);
+        write_result<DEFERS>(job, total, output, mine, row, ahead);
         row += writer.step;
         if (row >= job.rows) {
             number += Writer::GROUPS, row = writer.row;
             if (number >= mine) return;
             output = Output(s, number, threadIdx.x % 16);
-            ask_constants(job, output, ahead);
+            ask_constants<DEFERS>(job, output, ahead);
         }
-        ask_hidden(job, output, row, ahead);
+        ahead.hidden = ask_stream<DEFERS>(job, output, row, true).joined();
     }
 }
 
@@ -111,7 +111,7 @@ template <int BLOCKS> __device__ __forceinline__ bool copy_part(const Product &j
     return true;
 }
 
-template <int ROWS, int DEPTH, int BLOCKS>
+template <int ROWS, int DEPTH, int BLOCKS, bool DEFERS>
 __global__ void __launch_bounds__(THREADS, 2) gemv_rows(const __grid_constant__ Product parameters) {
     if constexpr (BLOCKS == 1 || CLUSTERS) {
         EXL_ALIGNED_SHARED_MEMORY(memory, 128);
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_rows(const __grid_constant__ 
         const Writer writer(mine, job.rows);
         const Output first(s, writer.any ? writer.number : 0, t % 16);
         Ahead ahead;
-        if (writer.any) ask_constants(job, first, ahead);
+        if (writer.any) ask_constants<DEFERS>(job, first, ahead);
         const int column_floats = Part<BLOCKS>::EACH * 16 * ROWS;
 #pragma unroll 1
         for (int i = t; i < job.columns * BLOCKS * column_floats / 4; i += THREADS)
@@ -144,9 +144,10 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_rows(const __grid_constant__ 
         prepare_exchange(s);
         wait_for_previous();
         ask_tag(s);
-        if (job.x_kind == EXL_X_NORM) stage_normed<ROWS>(job, range, s.x, s.squares, ring);
-        else stage_halves<ROWS>(job, range, s.x, ring);
-        if (writer.any) ask_hidden(job, first, writer.row, ahead);
+        Stream<DEFERS> stream = ask_stream<DEFERS>(job, first, writer.row, DEFERS && writer.any);
+        stage<ROWS, DEFERS>(job, range, s.x, s.squares, ring);
+        if (!DEFERS) stream = ask_stream<DEFERS>(job, first, writer.row, writer.any);
+        ahead.hidden = stream.joined();
         __syncthreads();
         sum_blocks<ROWS>(job, range, s.x, s.x_sums);
         __syncthreads();
@@ -165,7 +166,7 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_rows(const __grid_constant__ 
             for (int i = t; i < mine * 16 * job.rows; i += THREADS)
                 send_result(job, total, Output(s, i / 16 % mine, i % 16), i / 16 / mine);
         }
-        if (writer.any) write_all(total, writer, first, mine, ahead);
+        if (writer.any) write_all<DEFERS>(total, writer, first, mine, ahead);
     }
 }
 

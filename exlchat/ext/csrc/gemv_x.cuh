@@ -1,7 +1,10 @@
 // x on its way to the tensor cores. Of one row every warp brings its own part to shared memory and waits for nobody; several
 // rows are brought by all warps of a block together.
 #pragma once
+#include <type_traits>
+
 #include "gemv.cuh"
+#include "residual.cuh"
 
 namespace exl {
 
@@ -12,39 +15,64 @@ struct Range {
 template <int ROWS> constexpr int CREW = ROWS == 1 ? LANES : THREADS;  // threads that bring a range
 template <int ROWS> __device__ __forceinline__ int number_in_crew() { return threadIdx.x % CREW<ROWS>; }
 
-// 1 / root mean square of the vectors that the rows of x are made from. For all threads of the block, each of which reads
-// a part: if every warp read all of it, a thousand of them would stand in line at the same few lines of L2, 2,000 clocks
-// long.
-template <int ROWS> struct Squares {
-    float mine[ROWS];
+// Sums of squares of the vectors that the rows of x are made from: floats, or JoinSums. For all threads of the block, each of
+// which reads a part: if every warp read all of it, a thousand of them would stand in line at the same few lines of L2, 2,000
+// clocks long.
+template <int ROWS, class Sums> struct Squares {
+    // For JoinSums of several rows there are no registers beside x: they are added up before x is asked for, a row by a warp.
+    static constexpr bool BEFORE_X = ROWS > 1 && std::is_same_v<Sums, JoinSums>;
+    Sums *parts;  // [ROWS][WARPS]
+    Sums mine[BEFORE_X ? 1 : ROWS];
 
     // Nothing is added up as long as there is one for each thread: to add is to wait for it, and x is not asked for yet.
-    __device__ __forceinline__ Squares(const Product &job) {
+    __device__ __forceinline__ Squares(const Product &job, void *parts) : parts(static_cast<Sums *>(parts)) {
+        const Sums *squares = reinterpret_cast<const Sums *>(job.squares);
         const int each = job.width / 16, t = threadIdx.x;
+        if constexpr (BEFORE_X) {
+            if (t / LANES < job.rows) add_row(squares + t / LANES * each, each);
+            return;
+        }
 #pragma unroll
         for (int row = 0; row < ROWS; row++)
-            mine[row] = t < each && row < job.rows ? produced(job.squares + row * each + t) : 0.f;
+            mine[row] = t < each && row < job.rows ? produced(squares + row * each + t) : Sums{};
 #pragma unroll 1
         for (int i = t + THREADS; i < each; i += THREADS) {
 #pragma unroll
             for (int row = 0; row < ROWS; row++)
-                if (row < job.rows) mine[row] += produced(job.squares + row * each + i);
+                if (row < job.rows) mine[row] = mine[row] + produced(squares + row * each + i);
         }
     }
-    // Of row number `lane`, or of the only one.
-    __device__ __forceinline__ float factor(const Product &job, float *parts) const {
+    // A row by one warp, as all warps add up a row.
+    __device__ __forceinline__ void add_row(const Sums *row, int each) {
         const int lane = threadIdx.x % LANES;
+        Sums of_warp[WARPS];
 #pragma unroll
-        for (int row = 0; row < ROWS; row++) {
-            const float sum = warp_sum(mine[row]);
-            if (lane == 0) parts[row * WARPS + threadIdx.x / LANES] = sum;
+        for (int i = 0; i < WARPS; i++) of_warp[i] = i * LANES + lane < each ? produced(row + i * LANES + lane) : Sums{};
+#pragma unroll 1
+        for (int first = THREADS + lane; first < each; first += THREADS) {
+#pragma unroll
+            for (int i = 0; i < WARPS; i++)
+                if (first + i * LANES < each) of_warp[i] = of_warp[i] + produced(row + first + i * LANES);
+        }
+#pragma unroll
+        for (int i = 0; i < WARPS; i++) put(threadIdx.x / LANES, i, of_warp[i]);
+    }
+    __device__ __forceinline__ void put(int row, int warp, const Sums &mine) const {
+        const Sums sum = sum_of_warp(mine);
+        if (threadIdx.x % LANES == 0) parts[row * WARPS + warp] = sum;
+    }
+    // Of row number `lane`, or of the only one.
+    __device__ __forceinline__ Factors factors(const Product &job) const {
+        if constexpr (!BEFORE_X) {
+#pragma unroll
+            for (int row = 0; row < ROWS; row++) put(row, threadIdx.x / LANES, mine[row]);
         }
         __syncthreads();
-        const float *of_row = parts + lane % ROWS * WARPS;
-        float all = 0.f;
+        const Sums *of_row = parts + threadIdx.x % LANES % ROWS * WARPS;
+        Sums all = {};
 #pragma unroll
-        for (int i = 0; i < WARPS; i++) all += of_row[i];
-        return rsqrtf(__fmaf_rn(all, 1.f / job.width, job.eps));
+        for (int i = 0; i < WARPS; i++) all = all + of_row[i];
+        return Factors(all, job.x_kind, job.width, job.eps);
     }
 };
 
@@ -64,44 +92,43 @@ template <int ROWS> struct Place {
     }
 };
 
-__device__ __forceinline__ uint2 scaled(const float4 &v, float factor) {
-    const half2 h[2] = {__floats2half2_rn(v.x * factor, v.y * factor), __floats2half2_rn(v.z * factor, v.w * factor)};
-    return reinterpret_cast<const uint2 &>(h);
-}
-
 // A range of all rows of x; zeros behind the stored inputs, where the last piece reaches beyond them. A ring that was
 // not started before is when x has been asked for.
-template <int ROWS, int DEPTH>
-__device__ __forceinline__ void stage_normed(const Product &job, const Range &range, half *x, float *parts,
-                                             Ring<DEPTH> &ring) {
-    constexpr int AT_ONCE = ROWS == 1 ? 6 : 2 * ROWS, STEP = CREW<ROWS>;
+template <int ROWS, class Sums, int DEPTH>
+__device__ __forceinline__ void stage_normed(const Product &job, const Range &range, half *x, void *parts, Ring<DEPTH> &ring) {
+    constexpr bool JOINS = std::is_same_v<Sums, JoinSums>;
+    constexpr int AT_ONCE = ROWS == 1 ? (JOINS ? 4 : 6) : (JOINS ? ROWS : 2 * ROWS), STEP = CREW<ROWS>;
     const int number = number_in_crew<ROWS>(), quads = range.rows / 4, stored = (job.stored - range.row) / 4;
     const int all = ROWS == 1 ? quads : quads * job.rows;
-    const float *source = static_cast<const float *>(job.x) + range.row;
-    const Squares<ROWS> squares(job);
-    float factor = 0.f;
+    const float *source = static_cast<const float *>(job.x) + range.row * (JOINS ? 2 : 1);
+    const Squares<ROWS, Sums> squares(job, parts);
+    Factors of_row;
     Place<ROWS> place(quads), placed = place;
     // Warps without rows come to the barrier too.
 #pragma unroll 1
     for (int base = 0; base == 0 || base < all; base += STEP * AT_ONCE) {
-        float4 v[AT_ONCE];
+        Quad<Sums> v[AT_ONCE];
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
-            v[k] = {0.f, 0.f, 0.f, 0.f};
+            v[k] = {};
             if (base + k * STEP + number < all && place.part < stored)
-                v[k] = produced(reinterpret_cast<const float4 *>(source + (size_t)place.row * job.stored) + place.part);
+                v[k].ask(source + (size_t)place.row * job.stored * (JOINS ? 2 : 1), place.part);
             place.go_on();
         }
         if (base == 0 && !job.early) ring.start();
-        if (base == 0) factor = squares.factor(job, parts);
+        if (base == 0) of_row = squares.factors(job);
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
-            const float mine = ROWS == 1 ? factor : __shfl_sync(~0u, factor, placed.row % ROWS);
+            Factors mine = of_row;
+            if (ROWS > 1) mine.factor = __shfl_sync(~0u, of_row.factor, placed.row % ROWS);
+            if (ROWS > 1 && JOINS) mine.scale = __shfl_sync(~0u, of_row.scale, placed.row % ROWS);
             if (base + k * STEP + number < all)
-                reinterpret_cast<uint2 *>(x + placed.row * job.x_stride)[placed.part] = scaled(v[k], mine);
+                reinterpret_cast<uint2 *>(x + placed.row * job.x_stride)[placed.part] = v[k].halves(mine);
             placed.go_on();
         }
     }
+    // Every block finds the same.
+    if (JOINS && threadIdx.x < job.rows) job.scale[threadIdx.x] = of_row.scale;
 }
 
 // Not by asynchronous copies: those of the ring, asked for before, would have to be waited for as well.
@@ -130,6 +157,12 @@ __device__ __forceinline__ void stage_halves(const Product &job, const Range &ra
             placed.go_on();
         }
     }
+}
+
+template <int ROWS, bool DEFERS, int DEPTH>
+__device__ __forceinline__ void stage(const Product &job, const Range &range, half *x, float *parts, Ring<DEPTH> &ring) {
+    if (job.x_kind == EXL_X_HALF) stage_halves<ROWS>(job, range, x, ring);
+    else stage_normed<ROWS, std::conditional_t<DEFERS, JoinSums, float>>(job, range, x, parts, ring);
 }
 
 // What a lane loads of x for the tensor cores: its part of the 16 rows of a column, or its row, of which the last stands in

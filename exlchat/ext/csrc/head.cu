@@ -4,9 +4,12 @@
 // inputs of an output a lane, and the rows of x stand in the eight columns of the second: what a row comes to does not
 // depend on how many there are. The next weights are asked for before those at hand are multiplied, the first of all
 // before the previous kernel ends.
+#include <cuda_runtime.h>
+
+#include "device.cuh"
 #include "exlchat.h"
 #include "launch.cuh"
-#include "device.cuh"
+#include "residual.cuh"
 
 namespace exl {
 
@@ -48,37 +51,39 @@ __device__ __forceinline__ void stage_halves(const ExlHead &job, half *x) {
     __syncthreads();
 }
 
-// Rows of x over their root mean square, as halves, into shared memory.
-__device__ __forceinline__ void stage_normed(const ExlHead &job, half *x) {
-    __shared__ float parts[EXL_MAX_ROWS][HEAD_WARPS];
-    const int t = threadIdx.x, pairs = job.width / 2, stride = head_stride(job.width);
+// Rows of x as a residual leaves them, as halves, into shared memory.
+template <class Sums> __device__ __forceinline__ void stage_normed(const ExlHead &job, half *x) {
+    __shared__ Sums parts[EXL_MAX_ROWS][HEAD_WARPS];
+    const int t = threadIdx.x, quads = job.width / 4, each = job.width / 16, stride = head_stride(job.width);
 #pragma unroll 1
     for (int row = 0; row < job.rows; row++) {
-        float mine = 0.f;
-        for (int i = t; i < job.width / 16; i += HEAD_THREADS) mine += produced(job.squares + row * (job.width / 16) + i);
-        mine = warp_sum(mine);
+        Sums mine = {};
+        for (int i = t; i < each; i += HEAD_THREADS)
+            mine = mine + produced(reinterpret_cast<const Sums *>(job.squares) + row * each + i);
+        mine = sum_of_warp(mine);
         if (t % LANES == 0) parts[row][t / LANES] = mine;
     }
     __syncthreads();
 #pragma unroll 1
     for (int row = 0; row < job.rows; row++) {
-        float all = 0.f;
+        Sums all = {};
 #pragma unroll
-        for (int i = 0; i < HEAD_WARPS; i++) all += parts[row][i];
-        const float factor = rsqrtf(__fmaf_rn(all, 1.f / job.width, job.eps));
-        const float2 *from = reinterpret_cast<const float2 *>(static_cast<const float *>(job.x) + (size_t)row * job.width);
-        half2 *to = reinterpret_cast<half2 *>(x + row * stride);
-#pragma unroll 4
-        for (int i = t; i < pairs; i += HEAD_THREADS) {
-            const float2 v = produced(from + i);
-            to[i] = __floats2half2_rn(v.x * factor, v.y * factor);
+        for (int i = 0; i < HEAD_WARPS; i++) all = all + parts[row][i];
+        const Factors factors(all, job.x_kind, job.width, job.eps);
+        const Quad<Sums> *from = static_cast<const Quad<Sums> *>(job.x) + (size_t)row * quads;
+        uint2 *to = reinterpret_cast<uint2 *>(x + row * stride);
+#pragma unroll 2
+        for (int i = t; i < quads; i += HEAD_THREADS) {
+            Quad<Sums> v;
+            v.ask(from, i);
+            to[i] = v.halves(factors);
         }
     }
     __syncthreads();
 }
 
 __global__ void __launch_bounds__(HEAD_THREADS, 2) head(const __grid_constant__ ExlHead job) {
-    extern __shared__ __align__(16) char shared[];
+    EXL_SHARED_MEMORY(shared);
     half *x = reinterpret_cast<half *>(shared);
     let_next_start();
     const int lane = threadIdx.x % LANES, r = lane / 4, q = lane % 4, step = gridDim.x * HEAD_WARPS;
@@ -87,8 +92,9 @@ __global__ void __launch_bounds__(HEAD_THREADS, 2) head(const __grid_constant__ 
     HeadWeights now;
     if (tile < tiles) now.ask(job, tile, 0, lane);
     wait_for_previous();
-    if (job.squares) stage_normed(job, x);
-    else stage_halves(job, x);
+    if (job.x_kind == EXL_X_HALF) stage_halves(job, x);
+    else if (job.x_kind == EXL_X_NORM) stage_normed<float>(job, x);
+    else stage_normed<JoinSums>(job, x);
     // The last row stands in for those that are not there.
     const half *mine = x + min(r, job.rows - 1) * head_stride(job.width) + q * 8;
 #pragma unroll 1
@@ -118,8 +124,10 @@ __global__ void __launch_bounds__(HEAD_THREADS, 2) head(const __grid_constant__ 
 }
 
 static bool head_ok(const ExlHead &job) {
-    const bool pointers = job.x && job.y && job.weight && reinterpret_cast<uintptr_t>(job.weight) % 16 == 0;
-    if (!job.squares && reinterpret_cast<uintptr_t>(job.x) % 16) return false;
+    const auto aligned = [](const void *p) { return p && reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+    const bool pointers = job.y && aligned(job.x) && aligned(job.weight);
+    if (job.x_kind < EXL_X_HALF || job.x_kind > EXL_X_JOIN) return false;
+    if (job.x_kind != EXL_X_HALF && !(job.x_kind == EXL_X_NORM ? job.squares != nullptr : aligned(job.squares))) return false;
     return pointers && job.width >= HEAD_INPUTS && job.width % HEAD_INPUTS == 0 && job.outputs > 0 && job.rows > 0 &&
            job.rows <= EXL_MAX_ROWS && job.y_stride >= job.outputs;
 }
@@ -140,9 +148,10 @@ extern "C" int exl_head(const ExlHead *job, int dependent, void *stream) {
     for (int done = 0, left = passes; left > 0; left--) {
         ExlHead part = *job;
         part.rows = (job->rows - done) / left;
-        const size_t of_x = (size_t)done * job->width * (job->squares ? 4 : 2);
+        const bool joins = job->x_kind >= EXL_X_JOIN_NORM;
+        const size_t of_x = (size_t)done * job->width * (joins ? 8 : job->x_kind == EXL_X_NORM ? 4 : 2);
         part.x = static_cast<const char *>(job->x) + of_x;
-        if (job->squares) part.squares = job->squares + (size_t)done * (job->width / 16);
+        if (job->x_kind != EXL_X_HALF) part.squares = job->squares + (size_t)done * (job->width / 16) * (joins ? 4 : 1);
         part.y = job->y + (size_t)done * job->y_stride;
         const int code = exl::launch(exl::head, 2 * processors, exl::HEAD_THREADS, part.rows * of_row, dependent,
                                      static_cast<cudaStream_t>(stream), part);

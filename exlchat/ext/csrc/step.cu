@@ -1,4 +1,5 @@
 // The small ends of a decode step.
+#include "device.cuh"
 #include "exlchat.h"
 #include "launch.cuh"
 #include "residual.cuh"
@@ -18,7 +19,9 @@ __global__ void embed(const __grid_constant__ ExlEmbed job) {
     const int64_t token = produced(static_cast<const int64_t *>(job.token) + number);
     const half *row = static_cast<const half *>(job.table) + (size_t)token * job.width;
     const float value = __half2float(__ldg(row + at)) * job.multiplier;
-    if (job.residual.squares) put_residual(job.residual, constants, number, at, value, threadIdx.x % LANES);
+    const int lane = threadIdx.x % LANES;
+    if (job.residual.delta) put_residual<true>(job.residual, constants, half(), number, at, value, 0.f, lane);
+    else if (job.residual.squares) put_residual<false>(job.residual, constants, half(), number, at, value, 0.f, lane);
     else job.residual.hidden[(size_t)number * job.width + at] = value;
 }
 

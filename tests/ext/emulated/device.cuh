@@ -330,6 +330,7 @@ inline void ask_for_l2(const void *) {}
 #define EXL_ALIGNED_SHARED_MEMORY(name, bytes) uint8_t *const name = emulated::shared_memory
 #define EXL_SHARED_MEMORY(name) EXL_ALIGNED_SHARED_MEMORY(name, 16)
 
+template <class T> inline T __ldcs(const T *p) { return *p; }
 template <class T> inline T produced(const T *p) {
     T value;
     asm volatile("" ::: "memory");
