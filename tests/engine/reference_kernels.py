@@ -137,7 +137,7 @@ class ReferenceKernels:
             return ReferenceJob(lambda: reference.add_product(matrix, x, residual))
 
         def add(parts: list[Tensor]) -> None:
-            reference.put_residual(residual, residual.hidden + sum_of(parts))
+            reference.put_residual(residual, reference.stream_of(residual), sum_of(parts))
 
         return ReferenceJob(
             lambda: self._meeting.come(exchange, reference.product([matrix], x).float(), add), meets=True

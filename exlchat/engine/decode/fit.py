@@ -8,6 +8,7 @@ from exlchat.engine.decode.experts import UnfitError, packed_experts
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.layers.experts import Experts, Mlp
 from exlchat.engine.layers.linear import Linear, is_whole
+from exlchat.engine.layers.operations import KERNEL_ACTIVATIONS
 from exlchat.engine.layers.transformer import DecoderLayer, Transformer
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.ext.attention import HEAD_DIMS
@@ -52,8 +53,6 @@ def why_not_fused(transformer: Transformer) -> str | None:
 
 
 def _why_layer_not_fused(index: int, layer: DecoderLayer) -> str | None:
-    if layer.query_norm is not None and not norms_heads_inside(layer):
-        return "it norms heads in its own way"
     mlp = layer.mlp
     parts = (layer.qkv, layer.output, mlp.gate_up, mlp.down) if isinstance(mlp, Mlp) else ()
     gate_up = mlp.gate_up if isinstance(mlp, Mlp) and is_whole(mlp.gate_up) else None
@@ -71,15 +70,8 @@ def norms_heads_inside(layer: DecoderLayer) -> bool:
 def _unlike_llama(spec: ModelSpec) -> str | None:
     unlike = {
         "its norms subtract the mean": spec.norm_kind != "rms",
-        "its norms stand behind attention and MLP": not spec.norm_before or spec.norm_after,
         "its attention and MLP work side by side": spec.parallel,
-        "its positions are of another kind": spec.interleaved or spec.learned_positions or None in spec.layer_ropes,
-        "its attention has sinks": spec.sinks,
-        "its queries grow with their positions": any(rope.query_beta for rope in spec.ropes),
-        "it scales embeddings, layers or logits": (spec.embedding_scale, spec.residual_scale, spec.logit_scale)
-        != (1.0, 1.0, 1.0)
-        or spec.logit_softcap > 0,
-        "its MLP is of another kind": spec.activation != "silu" or not spec.gated,
+        "its MLP is of another kind": spec.activation not in KERNEL_ACTIVATIONS or not spec.gated,
         "it has experts": spec.experts is not None,
         "its projections are sorted by group": spec.heads_by_group,
     }

@@ -65,7 +65,8 @@ class Reader:
         """The same, filled on another card, from where it has to be sent."""
         row, copy = torch.zeros_like(self.filled, device=device), self.copy
         if isinstance(copy, NormCopy):
-            return replace(self, copy=NormCopy(row, placed_on(copy.scatter, device), placed_on(copy.weight, device)))
+            weight = None if copy.weight is None else placed_on(copy.weight, device)
+            return replace(self, copy=NormCopy(row, placed_on(copy.scatter, device), weight))
         return replace(self, copy=NormedCopy(row, None if copy.scatter is None else placed_on(copy.scatter, device)))
 
 

@@ -1,15 +1,13 @@
 """The decode step of any architecture: a list of launches from a token, or a few, to logits.
 
 A layer is attention, a join, its MLP or experts, a join. A join adds to the residual stream and leaves the normed row
-for each reader behind it, in that one's stored order: inside the product before it where the architecture is of Llama's
-shape ("fused"), as an operation of its own elsewhere ("apart", `exlchat.ext.settle`). What the kernels do not hold, as
+for each reader behind it, in that one's stored order (`exlchat.engine.decode.joins`). What the kernels do not hold, as
 float layers, torch computes between them. Everything that changes from one step to the next lies in tensors with fixed
 addresses, so that the list can be captured once and replayed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -19,24 +17,24 @@ from torch.nn import functional
 
 from exlchat.engine.decode.experts import ExpertJobs, FloatExperts, PackedExperts, Router, packed_experts
 from exlchat.engine.decode.fit import norms_heads_inside, why_not_fused
+from exlchat.engine.decode.joins import Exchanges, FusedJoins, Joins, SettledJoins
 from exlchat.engine.decode.kernels import StepKernels, TorchJob, torch_rows
 from exlchat.engine.decode.parts import FirstReaders, Half, Join, Reader, Together, attention_rules
+from exlchat.engine.decode.tensors import Between, Stream, WalkTensors
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.memory import PageTables
 from exlchat.engine.layers.experts import Experts, Mlp
 from exlchat.engine.layers.linear import Joined, Linear, is_whole, only_matrix, takes_rows_alike
 from exlchat.engine.layers.norms import Norm
 from exlchat.engine.layers.operations import KERNEL_ACTIVATIONS, TorchOperations
-from exlchat.engine.layers.quantized_linear import Launch, QuantizedLinear
+from exlchat.engine.layers.quantized_linear import Launch
 from exlchat.engine.layers.transformer import DecoderLayer, Transformer
 from exlchat.ext.attention import AttentionRules, AttentionScratch
-from exlchat.ext.exchange import Exchange
-from exlchat.ext.functions import HEAD_INPUTS, MAX_MATRICES
+from exlchat.ext.functions import HEAD_INPUTS
 from exlchat.ext.heads import HeadNormKind, HeadNorms
 from exlchat.ext.kv_formats import PAGE_TOKENS
-from exlchat.ext.layout import TILE_COLUMNS, PackedMatrix
-from exlchat.ext.products import MAX_ROWS, NormCopy, Normed, Residual
-from exlchat.ext.settle import Joining, KernelNorm, NormedCopy
+from exlchat.ext.products import MAX_ROWS
+from exlchat.ext.settle import Joining
 
 Tables = Literal["shared", "own"]
 """Whether the tokens of a pass follow each other in one sequence, or are of a sequence each."""
@@ -97,10 +95,9 @@ class DecodePlan:
         self._cache = cache
         self._kernels = kernels
         self._fused = why_not_fused(transformer) is None
-        self._hidden = torch.zeros(rows, spec.hidden_size, device=device)
-        self._squares = torch.zeros(rows, spec.hidden_size // TILE_COLUMNS, device=device)
+        self._stream = Stream.of(rows, spec.hidden_size, defers=self._fused and spec.norm_after, device=device)
         self._scratch = AttentionScratch(spec.num_heads, spec.num_kv_heads, spec.head_dim, splits, device, rows=rows)
-        self._between: dict[object, Tensor] = {}
+        self._between = Between(rows, device)
         self._tickets = torch.zeros(rows, dtype=torch.int32, device=device)
         self._mixtures: dict[int, tuple[Router, PackedExperts | FloatExperts]] = {}
         self._query_scales: dict[int, Tensor] = {}
@@ -140,49 +137,49 @@ class DecodePlan:
             assert behind._arrival is not None
             norm, there = behind._arrival.norm, behind._arrival.readers
             here = [reader.filled_on(self.device) for reader in there]
-            self._sent = [(self._hidden, behind._hidden), (self._squares, behind._squares)]
+            self._sent = list(zip(self._stream.tensors, behind._stream.tensors, strict=True))
             self._sent += [(one.filled, other.filled) for one, other in zip(here, there, strict=True)]
             self._left = FirstReaders(None if norm is None else norm.on(self.device), here)
         return self._left
 
 
 class _Walk:
-    """Goes through a model once, for one list of operations.
-
-    Tensors between operations are made once for all walks and, where a layer leaves nothing in them that the next one
-    must not find, for all layers: steps of fewer rows use their first rows.
-    """
+    """Goes through a model once, for one list of operations."""
 
     def __init__(self, plan: DecodePlan, rows: int, tables: Tables) -> None:
         self._plan, self._rows, self._tables = plan, rows, tables
         self._transformer, self._spec, self._kernels = plan._transformer, plan._transformer.spec, plan._kernels
         self._device, self._layers = plan.device, self._transformer.split.layers(plan.card)
-        self._hidden, self._squares = plan._hidden[:rows], plan._squares[:rows]
         self._logits = plan._own_logits[:rows]
-        self._exchanges = 0
-        self._experts = ExpertJobs(plan._kernels, self._tensor)
-        self._layer, self._taken = 0, 0
+        self._tensors = WalkTensors(plan._between, rows)
+        self._exchanges = Exchanges(plan.together)
+        kind = FusedJoins if plan._fused else SettledJoins
+        self._joins: Joins = kind(
+            plan._kernels, self._spec, plan._stream.first_rows(rows), self._tensors, self._exchanges
+        )
+        self._experts = ExpertJobs(plan._kernels, self._tensors.make)
         tokens = plan.tables.longest * PAGE_TOKENS
         self._turns = [rope.slice(0, tokens) for rope in self._transformer.ropes[plan.card]]
         self._unturned = torch.zeros(tokens, 0, 2, device=self._device)
 
     def jobs(self) -> list[Launch]:
         jobs: list[Launch] = []
-        join: Join = self._arrive if self._plan.card else self._embed
+        token = self._plan.token[: self._rows]
+        join = self._arrive if self._plan.card else self._joins.embed(self._transformer.embedding, token)
         for index in self._layers:
             layer = self._transformer.layers[index]
-            self._layer, self._taken = index, 0
+            self._tensors.begin(index)
             attention, mlp = self._attention(index, layer), self._mlp(index, layer)
             if self._spec.parallel:
                 jobs += join(layer.attention_norm, [*attention.readers, *mlp.readers])
                 jobs += [*attention.jobs, *mlp.jobs]
                 both = replace(attention, joining=replace(attention.joining, added=mlp.joining.y))
-                join = self._join_of(both, None)
+                join = self._joins.behind(both, None)
                 continue
             jobs += [*join(layer.attention_norm, attention.readers), *attention.jobs]
-            join = self._join_of(attention, layer.attention_post_norm)
+            join = self._joins.behind(attention, layer.attention_post_norm)
             jobs += [*join(layer.mlp_norm, mlp.readers), *mlp.jobs]
-            join = self._join_of(mlp, layer.mlp_post_norm)
+            join = self._joins.behind(mlp, layer.mlp_post_norm)
         return [*jobs, *(self._head(join) if self._plan._behind is None else self._leave(join))]
 
     # From card to card.
@@ -201,99 +198,17 @@ class _Walk:
             jobs.append(self._kernels.send([(source[:rows], target[:rows]) for source, target in self._plan._sent]))
         return jobs
 
-    # Joins.
-
-    def _embed(self, norm: Norm | None, readers: list[Reader]) -> list[Launch]:
-        table, token, scale = self._transformer.embedding, self._plan.token[: self._rows], self._spec.embedding_scale
-        if self._plan._fused:
-            return [self._kernels.embed(table, token, self._residual(readers), scale)]
-        return [self._kernels.embed(table, token, self._hidden, scale), *self._settle(None, norm, readers)]
-
-    def _join_of(self, half: Half, after: Norm | None) -> Join:
-        if half.product is not None:
-            matrix, x = half.product
-            return lambda _, readers: [
-                self._kernels.add_product(matrix, x, replace(self._residual(readers), exchange=self._next_exchange()))
-            ]
-        joining = replace(half.joining, norm=_for_settling(after), multiplier=self._spec.residual_scale)
-        return lambda norm, readers: [*self._summed(joining), *self._settle(joining, norm, readers)]
-
-    def _next_exchange(self) -> Exchange | None:
-        together = self._plan.together
-        if together is None:
-            return None
-        self._exchanges += 1
-        return Exchange(together.peers, self._exchanges - 1)
-
-    def _summed(self, joining: Joining) -> list[Launch]:
-        """What joins is a sum over all cards where each has a part of every layer."""
-        return [
-            self._kernels.exchange_sums(part, exchange)
-            for part in (joining.y, joining.added)
-            if part is not None and (exchange := self._next_exchange()) is not None
-        ]
-
-    def _settle(self, joining: Joining | None, norm: Norm | None, readers: Sequence[Reader]) -> list[Launch]:
-        """What joins the residual, and the normed row for each reader; more than three take another round."""
-        jobs = []
-        copies = [reader.copy for reader in readers if isinstance(reader.copy, NormedCopy)]
-        for first in range(0, max(len(copies), 1), MAX_MATRICES):
-            some = copies[first : first + MAX_MATRICES]
-            joins = joining if first == 0 else None
-            jobs.append(self._kernels.settle(self._hidden, some, norm=_for_settling(norm), joining=joins))
-        return jobs
-
-    def _residual(self, readers: Sequence[Reader]) -> Residual:
-        copies = tuple(reader.copy for reader in readers if isinstance(reader.copy, NormCopy))
-        return Residual(self._hidden, self._squares, copies)
-
-    # Readers.
-
-    def _readers(self, part: Joined, norm: Norm | None) -> list[Reader]:
-        """How a part reads the normed row: quantized ones each in their own order, others by features."""
-        if not is_whole(part):
-            return [self._by_features(norm)]
-        return self._by_runs(part, norm)
-
-    def _by_runs(self, part: QuantizedLinear, norm: Norm | None) -> list[Reader]:
-        return [
-            self._reader(run.matrices[0].stored, run.matrices[0].scatter, norm, run.matrices, run.column)
-            for run in part.runs
-        ]
-
-    def _by_features(self, norm: Norm | None) -> Reader:
-        return self._reader(self._spec.hidden_size, None, norm)
-
-    def _reader(
-        self,
-        stored: int,
-        scatter: Tensor | None,
-        norm: Norm | None,
-        matrices: tuple[PackedMatrix, ...] = (),
-        column: int = 0,
-    ) -> Reader:
-        padded = stored != self._spec.hidden_size
-        if not self._plan._fused:
-            x = self._halves(stored, padded=padded)
-            return Reader(x, NormedCopy(x, scatter), matrices, column)
-        assert norm is not None
-        values = self._floats(stored, padded=padded)
-        if scatter is None:
-            scatter = torch.arange(stored, device=self._device).to(torch.int16)
-        copy = NormCopy(values, scatter, norm.weight)
-        return Reader(Normed(values, self._squares, norm.eps), copy, matrices, column)
-
     # Attention.
 
     def _attention(self, index: int, layer: DecoderLayer) -> Half:
         plan, spec, norm = self._plan, self._spec, layer.attention_norm
-        readers = self._readers(layer.qkv, norm) if layer.head_order is None else [self._by_features(norm)]
-        row = self._halves((spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim)
+        readers = self._joins.readers(layer.qkv, norm) if layer.head_order is None else [self._joins.by_features(norm)]
+        row = self._tensors.halves((spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim)
         heads = row.view(self._rows, -1, spec.head_dim)
         output = only_matrix(layer.output)
         width = spec.num_heads * spec.head_dim
         stored = width if output is None else output.stored
-        mixed = self._halves(stored, padded=stored != width)
+        mixed = self._tensors.halves(stored, padded=stored != width)
         jobs = [*self._multiply(layer.qkv, readers, row, layer.head_order), *self._norm_heads(layer, heads)]
         rope = spec.layer_ropes[index]
         if rope is not None and spec.ropes[rope].query_beta:
@@ -312,7 +227,7 @@ class _Walk:
                 scatter=None if output is None else output.scatter,
             )
         )
-        return self._out(readers, jobs, layer.output, mixed)
+        return self._joins.out(readers, jobs, layer.output, mixed)
 
     def _attention_rules(self, index: int, layer: DecoderLayer) -> AttentionRules:
         inside = norms_heads_inside(layer)
@@ -359,13 +274,13 @@ class _Walk:
         down, activation = only_matrix(mlp.down), KERNEL_ACTIVATIONS.get(mlp.activation)
         runs = mlp.gate_up.runs if is_whole(mlp.gate_up) else ()
         if down is None or activation is None or [len(run.matrices) for run in runs] != [2 if mlp.gated else 1]:
-            reader, y = self._by_features(norm), self._floats(self._spec.hidden_size)
+            reader, y = self._joins.by_features(norm), self._tensors.floats(self._spec.hidden_size)
             operations = TorchOperations(torch.float16)
             alike = takes_rows_alike(mlp.gate_up) and takes_rows_alike(mlp.down)
             job = torch_rows(lambda x: mlp(x, operations), reader.row, y, alike=alike)
             return Half([reader], [job], Joining(y=y))
-        readers = self._readers(mlp.gate_up, norm)
-        inner = self._halves(down.stored, padded=down.stored != down.features)
+        readers = self._joins.readers(mlp.gate_up, norm)
+        inner = self._tensors.halves(down.stored, padded=down.stored != down.features)
         first = self._kernels.product(
             readers[0].matrices,
             readers[0].x,
@@ -374,10 +289,10 @@ class _Walk:
             scatter=down.scatter,
             activation=activation,
         )
-        return self._out(readers, [first], mlp.down, inner)
+        return self._joins.out(readers, [first], mlp.down, inner)
 
     def _mixture(self, index: int, experts: Experts, norm: Norm | None) -> Half:
-        reader, known = self._by_features(norm), self._plan._mixtures
+        reader, known = self._joins.by_features(norm), self._plan._mixtures
         if index not in known:
             known[index] = Router.of(experts), packed_experts(experts)
         router, packed = known[index]
@@ -405,20 +320,10 @@ class _Walk:
         places = [(one, one.column + sum(matrix.outputs for matrix in one.matrices)) for one in readers]
         return [self._kernels.product(one.matrices, one.x, y[:, one.column : end], "half") for one, end in places]
 
-    def _out(self, readers: list[Reader], jobs: list[Launch], part: Linear | QuantizedLinear, x: Tensor) -> Half:
-        matrix = only_matrix(part)
-        if self._plan._fused:
-            assert matrix is not None
-            return Half(readers, jobs, Joining(), (matrix, x))
-        y = self._floats(self._spec.hidden_size)
-        if matrix is None:
-            return Half(readers, [*jobs, torch_rows(part, x, y, alike=takes_rows_alike(part))], Joining(y=y))
-        return Half(readers, [*jobs, self._kernels.product([matrix], x, y, "float")], Joining(y=y))
-
     def _head(self, join: Join) -> list[Launch]:
         """The head, which reads features in their own order where it is in float16 (GPTQ files, tied embeddings)."""
         spec, head, norm, logits = self._spec, self._transformer.head, self._transformer.norm, self._logits
-        readers = [self._by_features(norm)] if isinstance(head, Linear) else self._by_runs(head, norm)
+        readers = [self._joins.by_features(norm)] if isinstance(head, Linear) else self._joins.by_runs(head, norm)
         jobs, reader = join(norm, readers), readers[0]
         if not isinstance(head, Linear):
             jobs.append(self._kernels.product(head.matrices, reader.x, logits, "float"))
@@ -428,35 +333,10 @@ class _Walk:
             weight = head.weight
             jobs.append(torch_rows(lambda x: functional.linear(x, weight), reader.row, logits, alike=False))
         together, whole = self._plan.together, self._plan._all_logits[: self._rows]
-        exchange = self._next_exchange()
+        exchange = self._exchanges.next()
         if together is not None and exchange is not None:
             here = whole if together.is_last else logits
             jobs.append(self._kernels.exchange_parts(here, exchange, ends=together.logit_ends, to=[together.last]))
         if (spec.logit_scale != 1.0 or spec.logit_softcap) and (together is None or together.is_last):
             jobs.append(self._kernels.scale_logits(whole, scale=spec.logit_scale, softcap=spec.logit_softcap))
         return jobs
-
-    # Tensors.
-
-    def _halves(self, columns: int, *, padded: bool = False) -> Tensor:
-        return self._tensor(columns, torch.float16, padded)
-
-    def _floats(self, columns: int, *, padded: bool = False) -> Tensor:
-        return self._tensor(columns, torch.float32, padded)
-
-    def _tensor(self, columns: int, dtype: torch.dtype, padded: bool) -> Tensor:
-        """`[rows, columns]`, zeros at first, and later what was left there.
-
-        Args:
-            padded: some columns take no feature. Nothing writes them, so they stay zeros where no other layer, which
-                may have others, writes the same tensor.
-        """
-        known, self._taken = self._plan._between, self._taken + 1
-        key = (self._taken, columns, dtype, self._layer if padded else None)
-        if key not in known:
-            known[key] = torch.zeros(len(self._plan.token), columns, dtype=dtype, device=self._device)
-        return known[key][: self._rows]
-
-
-def _for_settling(norm: Norm | None) -> KernelNorm | None:
-    return None if norm is None else KernelNorm(norm.weight, norm.eps, norm.kind, norm.bias)
