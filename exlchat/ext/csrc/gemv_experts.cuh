@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_experts(const __grid_constant
     const bool any = t < outputs;
     const Output of_thread(s, any ? t / 16 : 0, t % 16);
     Ahead ahead;
-    if (any) ask_constants(job, of_thread, ahead);
+    if (any) ask_constants<false>(job, of_thread, ahead);
     __syncwarp();
     sum_blocks<1>(job, range, x, x_sums);
     __syncwarp();
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_experts(const __grid_constant
 #pragma unroll 1
     for (int i = t + THREADS; i < outputs; i += THREADS) {
         const Output o(s, i / 16, i % 16);
-        ask_constants(job, o, ahead);
+        ask_constants<false>(job, o, ahead);
         write_of_expert(s, o, mine, parameters.limit, ahead);
     }
 }
