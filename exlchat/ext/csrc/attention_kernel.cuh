@@ -6,9 +6,9 @@
 // The new token comes from registers, as a part of its own. Warps are merged in the block; the last block of a head to
 // arrive merges the ranges, in their order.
 //
-// Several tokens at once: the same pieces of work as for each alone, but the new tokens are stored by a kernel before this
-// one, because those of the same sequence see each other. What that may write is not asked for before it has ended. A
-// block that has several pieces of work asks for the first pieces of the next one before it merges its warps.
+// Several tokens at once: the same pieces of work as for each alone. Those of one sequence see each other, so they are stored
+// by a kernel before this one, and what that may write is not asked for before it has ended. A block that has several pieces
+// of work asks for the first pieces of the next one before it merges its warps.
 #pragma once
 #include "attention_math.cuh"
 
@@ -24,6 +24,9 @@ constexpr int MOST_SHARED = 112 * 1024;
 __host__ __device__ __forceinline__ int columns_of(const ExlAttention &job) {
     return job.kv_heads * ((job.heads / job.kv_heads + HEADS - 1) / HEADS);
 }
+
+// Whether several tokens are of one sequence, and not of one each.
+__host__ __device__ __forceinline__ bool follow_each_other(const ExlAttention &job) { return job.table_stride == 0; }
 
 // Row of the cache that holds token `at` of the sequence of a new token.
 __device__ __forceinline__ int cache_row(const ExlAttention &job, int token, int kv, unsigned at) {
@@ -97,7 +100,7 @@ template <int KEY, int VALUE, int DIM, bool SEVERAL> struct Attention {
     __device__ __forceinline__ void start() {
         bring_places();
         if constexpr (SEVERAL) {
-            ask_first(range.cached - token);
+            ask_first(range.cached - (follow_each_other(job) ? token : 0));
         } else {
 #pragma unroll 1
             for (int i = 0; i < SLOTS / 2; i++) ask_keys(), ask_values();
@@ -217,7 +220,7 @@ template <int KEY, int VALUE, int DIM, bool SEVERAL> struct Attention {
     // The new token into the cache, by the warps that have no head to merge.
     __device__ __forceinline__ void store_newest() {
         const int others = warps > heads ? warps - heads : warps, mine = warps > heads ? warp - heads : warp;
-        if (SEVERAL || !newest() || from > 0 || mine < 0) return;
+        if ((SEVERAL && follow_each_other(job)) || !newest() || from > 0 || mine < 0) return;
         store_token<KEY, VALUE, DIM>(job, row_of(range.cached), common.key, common.value, mine, others, lane);
     }
 

@@ -26,7 +26,7 @@ int launch_attention(const ExlAttention &job, int dependent, cudaStream_t stream
     const int working = columns_of(job) * job.splits;
     const bool two = job.rows > 1 && 2 * (fixed + warps * A::RING + 1024) <= of_sm;
     const int grid = two ? 2 * processors : working > processors ? working : processors;
-    if (job.rows > 1) {
+    if (job.rows > 1 && follow_each_other(job)) {
         int blocks = job.rows * job.kv_heads;
         if ((error = places_to_keep(dependent, blocks)) != cudaSuccess) return error;
         const int code = launch(store_tokens<KEY, VALUE, DIM>, blocks, STORE_WARPS * LANES, 0, dependent, stream, job);
