@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from exlchat.engine.convert.rounding import Layout
 
-_BISECTIONS = 60
 _Losses = NDArray[np.float64]
 
 
@@ -69,21 +68,40 @@ def allocate(tables: Sequence[Table], budget: int) -> list[Choice] | None:
     left when all change at one price is spent on single groups, and the whole is never worse than one width for all.
     """
     cheapest = [table.narrowest for table in tables]
-    if sum(choice.bits for choice in cheapest) > budget:
+    if _bits(cheapest) > budget:
         return None
-    low, high, best = 0.0, 1.0, cheapest
-    while sum(choice.bits for choice in _at_price(tables, high)) > budget:
-        high *= 8
-    for _ in range(_BISECTIONS):
-        price = (low + high) / 2 if low else high / 8
-        choices = _at_price(tables, price)
-        if sum(choice.bits for choice in choices) <= budget:
-            high, best = price, choices
-        else:
-            low = price
-    spent = _spend(tables, best, budget)
+    spent = _spend(tables, _at_best_price(tables, cheapest, budget), budget)
     same = _spend(tables, uniform(tables, budget) or cheapest, budget)
-    return min(spent, same, key=lambda choices: sum(choice.loss for choice in choices))
+    return min(spent, same, key=_loss)
+
+
+def _at_best_price(tables: Sequence[Table], cheapest: list[Choice], budget: int) -> list[Choice]:
+    """The last choices in the budget among those that lose least for some price of a bit.
+
+    Between two of them, one in the budget and one beyond it, lies what loses least at the price at which both cost the
+    same; where that costs no less than they do, nothing lies between (Shoham and Gersho 1988).
+    """
+    fits, beyond = cheapest, _at_price(tables, 0.0)
+    if _bits(beyond) <= budget:
+        return beyond
+    while (saved := _loss(fits) - _loss(beyond)) > 0:
+        price = saved / (_bits(beyond) - _bits(fits))
+        between = _at_price(tables, price)
+        if _loss(between) + price * _bits(between) >= (_loss(fits) + price * _bits(fits)) * (1 - 1e-12):
+            break
+        if _bits(between) <= budget:
+            fits = between
+        else:
+            beyond = between
+    return fits
+
+
+def _bits(choices: Sequence[Choice]) -> int:
+    return sum(choice.bits for choice in choices)
+
+
+def _loss(choices: Sequence[Choice]) -> float:
+    return sum(choice.loss for choice in choices)
 
 
 def uniform(tables: Sequence[Table], budget: int) -> list[Choice] | None:
@@ -96,9 +114,9 @@ def uniform(tables: Sequence[Table], budget: int) -> list[Choice] | None:
             choices = [
                 _choice(table, size, np.full(len(table.losses[size]), table.widths.index(width))) for table in tables
             ]
-            if sum(choice.bits for choice in choices) <= budget:
+            if _bits(choices) <= budget:
                 found.append(choices)
-    return min(found, key=lambda choices: sum(choice.loss for choice in choices), default=None)
+    return min(found, key=_loss, default=None)
 
 
 def _choice(table: Table, size: int, places: NDArray[np.int64]) -> Choice:
@@ -146,7 +164,7 @@ def _cut(table: Table, size: int, price: float) -> Choice:
 
 def _spend(tables: Sequence[Table], choices: Sequence[Choice], budget: int) -> list[Choice]:
     """Raises single groups to the next width as long as that fits, what saves most for its bits first."""
-    left = budget - sum(choice.bits for choice in choices)
+    left = budget - _bits(choices)
     places = [list(choice.places) for choice in choices]
     waiting: list[tuple[float, int, int, int]] = []
 
