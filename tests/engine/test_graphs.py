@@ -288,7 +288,7 @@ def test_once_a_card_was_waited_for_in_vain_nothing_is_computed(on_one_card: Tra
     """What stands in pages since is not to be trusted."""
     owner, (sequence, *_) = opened(over_cards_together(on_one_card, 1.0, 1.0), 1)
     owner.greedy(sequence, [7, 8], len(sequence))
-    owner._peers[0].trouble.fill_(2)
+    owner._lists.peers[0].trouble.fill_(2)
     for _ in range(2):
         with pytest.raises(torch.AcceleratorError, match=r"^cpu did not answer for 2 s$"):
             owner.greedy(sequence, [7, 8], len(sequence))
@@ -307,7 +307,7 @@ def test_a_token_that_was_drawn_of_nothing_is_not_told(
     owner.launch()
     assert wait_for(owner, 1)[1] == DRAWN
     owner.launch()
-    owner._peers[1].trouble.fill_(1)
+    owner._lists.peers[1].trouble.fill_(1)
     with pytest.raises(ModelError, match=r"^the GPU failed in a decode step \(cpu did not answer for 2 s\); start "):
         wait_for(owner, 2)
 

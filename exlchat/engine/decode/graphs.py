@@ -12,7 +12,6 @@ several answers can be made together, each as it would be alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,10 +20,10 @@ from exlchat.engine.cards.split import current
 from exlchat.engine.decode.captured import NO_MEMORY, CapturedSteps, launch_all, launches_dependently
 from exlchat.engine.decode.chunk_attention import chunk_attention
 from exlchat.engine.decode.draws import DecodeRow, RowDraws
-from exlchat.engine.decode.kernels import AfterTheLast, TorchJob
 from exlchat.engine.decode.over_cards import plans_of, splits_of
-from exlchat.engine.decode.plan import DecodePlan, Tables
+from exlchat.engine.decode.plan import Tables
 from exlchat.engine.decode.prompts import PromptGraphs
+from exlchat.engine.decode.step_lists import NO_TOKEN, GraphKey, HostTokens, StepLists
 from exlchat.engine.decode.wide_rows import WideRows
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
@@ -33,35 +32,12 @@ from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.placement import card_failure
 from exlchat.engine.sampling import NotNumbersError
 from exlchat.engine.sampling.device import DeviceDraws, DrawKind
-from exlchat.ext.exchange import Exchange
 from exlchat.ext.ops import Kernels
 from exlchat.ext.products import MAX_ROWS
 from exlchat.ext.sampling import TokenRing, c_draw
 from exlchat.llm.info import ModelError
 
-_NO_TOKEN = -1
-
-
-class _Key(NamedTuple):
-    """What a graph does.
-
-    Args:
-        rows: tokens that it feeds; 0: it only draws, of logits from elsewhere or, `masked`, of the step before.
-        draw: how the next token of each row is drawn, or that the best behind each goes to the host; nothing: no draw.
-    """
-
-    rows: int
-    tables: Tables
-    draw: tuple[DrawKind, ...] | Literal["best"] = ()
-    masked: bool = False
-
-    @property
-    def from_elsewhere(self) -> bool:
-        """Whether it draws of logits that are not the step's own."""
-        return not (self.rows or self.masked)
-
-
-_FORWARD = _Key(1, "shared")
+_FORWARD = GraphKey(1, "shared")
 
 
 class DecodeGraphs:
@@ -83,16 +59,14 @@ class DecodeGraphs:
         self._kernels = kernels
         self._sequences = [KVSequence(cache)]
         self._transformer = transformer
-        self._key = _Key(1, "shared", ("plain",))
-        self._ids = torch.zeros(MAX_ROWS, dtype=torch.int64, pin_memory=True)
-        self._positions = torch.zeros(MAX_ROWS, dtype=torch.int32, pin_memory=True)
-        self._best = torch.zeros(MAX_ROWS, dtype=torch.int64, pin_memory=True)
+        self._key = GraphKey(1, "shared", ("plain",))
+        self._host = HostTokens()
         self._fed = torch.cuda.Event()  # type: ignore[no-untyped-call]
         try:
             self._plans = plans_of(transformer, cache, kernels, splits_of)
             self._plan = self._plans[-1]
             """Of the last card, where logits come out and the next tokens are drawn."""
-            self._peers = [plan.together.peers for plan in self._plans if plan.together is not None]
+            self._lists = StepLists(self._plans, kernels, self._host)
             self.prompts = PromptGraphs(transformer, chunk_attention(transformer, cache, kernels))
             self._drew = False
             """Whether the last step has told all cards what it drew."""
@@ -146,7 +120,7 @@ class DecodeGraphs:
             ValueError: a rule for an id that is not in the vocabulary.
         """
         kind: DrawKind = "adjusted" if masked and draws.kind == "plain" else draws.kind
-        self._key = _Key(0 if masked else 1, "shared", (kind,), masked)
+        self._key = GraphKey(0 if masked else 1, "shared", (kind,), masked)
         self._captured.prepare(self._key)
         if masked:
             self._captured.prepare(_FORWARD)
@@ -165,7 +139,7 @@ class DecodeGraphs:
             if self._given is None:
                 token, position = torch.zeros_like(self._plan.token[:1]), torch.zeros_like(self._plan.position[:1])
                 self._given = RowDraws(torch.zeros_like(self.logits[0]), token, position, self._cache.max_seq_len)
-            self._key = _Key(0, "shared", (kind,))
+            self._key = GraphKey(0, "shared", (kind,))
             self._captured.prepare(self._key)
         except torch.OutOfMemoryError as error:
             raise ModelError(NO_MEMORY) from error
@@ -237,7 +211,7 @@ class DecodeGraphs:
         self._plan.token[: len(rows)].copy_(torch.tensor([row.context[-1] for row in rows]))
         self._plan.position[: len(rows)].copy_(torch.tensor([len(row.context) - 1 for row in rows]))
         self._sequences, self._drew = [row.sequence for row in rows], False
-        self._key = _Key(len(rows), "own", kinds)
+        self._key = GraphKey(len(rows), "own", kinds)
 
     def row_ring(self, row: int) -> TokenRing:
         """Where the draws of a row report, numbered from 1 on."""
@@ -276,8 +250,8 @@ class DecodeGraphs:
         self.verify(sequence, ids, position)
         self._fed.synchronize()
         self._transformer.check()
-        best: list[int] = self._best[: len(ids)].tolist()
-        if _NO_TOKEN in best:
+        best: list[int] = self._host.best[: len(ids)].tolist()
+        if NO_TOKEN in best:
             raise NotNumbersError
         return best
 
@@ -306,9 +280,9 @@ class DecodeGraphs:
             raise ValueError(f"{count} tokens at once; there can be 1 to {MAX_ROWS}")
         self._sequences = list(sequences)
         self._fed.synchronize()  # what is fed may still be read
-        self._ids[:count].copy_(torch.tensor(ids))
-        self._positions[:count].copy_(torch.tensor(positions))
-        self._launch(_Key(count, tables, "best"))
+        self._host.ids[:count].copy_(torch.tensor(ids))
+        self._host.positions[:count].copy_(torch.tensor(positions))
+        self._launch(GraphKey(count, tables, "best"))
         with current(self._plan.device):
             self._fed.record()
         return self.logits[:count]
@@ -346,11 +320,11 @@ class DecodeGraphs:
     def _show(self) -> None:
         self._plan.tables.show(self._cache.tables, [sequence.row for sequence in self._sequences])
 
-    def _launch(self, key: _Key) -> None:
+    def _launch(self, key: GraphKey) -> None:
         """Enqueues what a graph does; the first time one by one, as its kernels may have to be loaded."""
         self.wide.rest()
         self._transformer.check()
-        tells = (bool(self._peers) or self._plan.direct) and not key.from_elsewhere
+        tells = (bool(self._lists.peers) or self._plan.direct) and not key.from_elsewhere
         drew, self._drew = self._drew, tells and key.draw not in ((), "best")
         if key.rows:
             self._show()
@@ -360,63 +334,7 @@ class DecodeGraphs:
                 self._split.carry(self._plan.fed, plan.fed)
         self._captured.launch(key, key.rows)
 
-    def _made(self, key: _Key) -> list[list[Launch]]:
-        fed = _Key(key.rows, key.tables)
-        if key == fed:
-            return self._counted([plan.jobs(key.rows, key.tables) for plan in self._plans])
-        *before, jobs = self._captured.jobs(fed) if key.rows else [list[Launch]() for _ in self._plans]
-        if key.draw == "best":
-            fed_by_host = [
-                self._fed_by_host(plan, of_card, key.rows)
-                for plan, of_card in zip(self._plans, [*before, jobs], strict=True)
-            ]
-            fed_by_host[-1].append(self._tell_best(key.rows))
-            return fed_by_host
-        own = [self._given] if key.from_elsewhere and self._given is not None else self._draws
-        kinds = zip(own, key.draw, strict=False)
-        draws = [job for draw, kind in kinds for job in draw.jobs(self._kernels, kind)]
-        if self._plan.direct and not key.from_elsewhere:
-            draws.append(self._kernels.send([(self._plan.fed, plan.fed) for plan in self._plans[:-1]]))
-        if key.from_elsewhere or not self._peers:
-            return [*before, [*jobs, *draws]]
-        told = self._counted([*([] for _ in before), draws], self._tell_drawn())
-        return [[*of_card, *more] for of_card, more in zip([*before, jobs], told, strict=True)]
-
-    def _counted(self, lists: list[list[Launch]], last: Sequence[Launch] = ()) -> list[list[Launch]]:
-        """Lists of all cards with `last` behind them, an operation of each; and their exchanges counted."""
-        if not self._peers:
-            return lists
-        counted = []
-        for number, (jobs, peers) in enumerate(zip(lists, self._peers, strict=True)):
-            own = [*jobs, *last[number : number + 1]]
-            counted.append([*own, self._kernels.count_exchanges(peers, sum(job.meets for job in own))])
-        return counted
-
-    def _tell_drawn(self) -> list[Launch]:
-        """The other cards get what the last one has drawn."""
-        words, last = len(self._plan.fed), len(self._plans) - 1
-        ends, to = (*(0 for _ in range(last)), words), range(last)
-        return [
-            self._kernels.exchange_parts(plan.fed.view(1, words), Exchange(peers, 0), ends=ends, to=to)
-            for plan, peers in zip(self._plans, self._peers, strict=True)
-        ]
-
-    def _fed_by_host(self, plan: DecodePlan, jobs: list[Launch], rows: int) -> list[Launch]:
-        """The same, fed from pinned memory."""
-
-        def feed() -> None:
-            plan.token[:rows].copy_(self._ids[:rows], non_blocking=True)
-            plan.position[:rows].copy_(self._positions[:rows], non_blocking=True)
-
-        return [TorchJob(feed), AfterTheLast(jobs[0]), *jobs[1:]]
-
-    def _tell_best(self, rows: int) -> Launch:
-        """The best tokens into pinned memory."""
-        plan = self._plan
-
-        def tell() -> None:
-            # Of equal values torch gives the first one's place, and NaN where there is one.
-            values, places = plan.logits[:rows].max(dim=1)
-            self._best[:rows].copy_(places.masked_fill(~values.isfinite(), _NO_TOKEN), non_blocking=True)
-
-        return TorchJob(tell)
+    def _made(self, key: GraphKey) -> list[list[Launch]]:
+        given = self._given
+        own = [given] if key.from_elsewhere and given is not None else self._draws
+        return self._lists.of(key, self._captured.jobs, own)
