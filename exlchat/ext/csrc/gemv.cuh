@@ -42,7 +42,6 @@ struct Product {
     int scale_rings, scale_slot;  // [WARPS][DEPTH][scale_slot]
     int x_at, x_stride;  // half [rows][x_stride]; of one row the parts of the warps one behind the other
     int x_sums;          // float [x_stride / 32][ROWS]: sums of 32 rows of x
-    int x_wholes;        // the same of those 128 that begin there
     int sums;            // float [columns][WARPS][16]; of several rows as gemv_rows_kernel.cuh says
     int received;        // float [columns][16 * ROWS]: what a neighbour has added up, where blocks share x
     int squares_at;      // float, or where x joins JoinSums, [ROWS][WARPS]
@@ -63,8 +62,6 @@ struct __align__(16) Segment {
     __device__ __forceinline__ int kind() const { return packed >> 25; }
     __device__ __forceinline__ int width() const { return kind() >> 2; }
     __device__ __forceinline__ int group() const { return kind() & 3; }
-    static constexpr int WHOLE = 2;
-    __device__ __forceinline__ bool is_whole() const { return group() == WHOLE; }  // a piece has one scale
     __device__ __forceinline__ int x_block() const { return x_column & 0xffff; }
     __device__ __forceinline__ int column() const { return x_column >> 16; }
 };

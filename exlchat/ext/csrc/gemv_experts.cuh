@@ -155,10 +155,7 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_experts(const __grid_constant
     __syncwarp();
     sum_blocks<1>(job, range, x, x_sums);
     __syncwarp();
-    float *x_wholes = s.x_wholes + range.at / 32;
-    sum_wholes<1>(range, x_sums, x_wholes);
-    __syncwarp();
-    multiply_row(list, ring, lanes_x<1>(job, x), x_sums, x_wholes, s.sums + warp * 16);
+    multiply_row(list, ring, lanes_x<1>(job, x), x_sums, s.sums + warp * 16);
     __syncthreads();
     if (any) write_of_expert(s, of_thread, mine, parameters.limit, ahead);
 #pragma unroll 1

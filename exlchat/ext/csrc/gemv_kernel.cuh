@@ -14,13 +14,13 @@ struct Smem {
     int *counts;
     Segment *lists;
     half *x;
-    float *x_sums, *x_wholes, *sums, *received, *squares;
+    float *x_sums, *sums, *received, *squares;
     ExchangeInBlock *exchange;
 
     __device__ __forceinline__ Smem(char *base, const Product &job)
         : job(reinterpret_cast<Product *>(base)), counts(reinterpret_cast<int *>(base + job.counts)),
           lists(reinterpret_cast<Segment *>(base + job.lists)), x(reinterpret_cast<half *>(base + job.x_at)),
-          x_sums(reinterpret_cast<float *>(base + job.x_sums)), x_wholes(reinterpret_cast<float *>(base + job.x_wholes)), sums(reinterpret_cast<float *>(base + job.sums)),
+          x_sums(reinterpret_cast<float *>(base + job.x_sums)), sums(reinterpret_cast<float *>(base + job.sums)),
           received(reinterpret_cast<float *>(base + job.received)), squares(reinterpret_cast<float *>(base + job.squares_at)),
           exchange(reinterpret_cast<ExchangeInBlock *>(base + job.exchange)) {}
 
@@ -190,10 +190,7 @@ template <int DEPTH, bool DEFERS> __global__ void __launch_bounds__(THREADS, 2) 
     __syncwarp();
     sum_blocks<1>(job, range, x, x_sums);
     __syncwarp();
-    float *x_wholes = s.x_wholes + range.at / 32;
-    sum_wholes<1>(range, x_sums, x_wholes);
-    __syncwarp();
-    multiply_row(list, ring, lanes_x<1>(job, x), x_sums, x_wholes, s.sums + warp * 16);
+    multiply_row(list, ring, lanes_x<1>(job, x), x_sums, s.sums + warp * 16);
     __syncthreads();
     const RowTotal total = {s};
     if (job.exchange) {

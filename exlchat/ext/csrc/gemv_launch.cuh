@@ -34,8 +34,7 @@ inline Product product_of(const ExlGemv &job, int at_once, int depth, int sharin
     // 64 bytes beyond a multiple of 128 keep the 8 rows of a fragment on different banks.
     p.x_stride = ((at_once == 1 ? job.x_rows : job.x_spans[sharing - 1]) + 63) / 64 * 64 + 32;
     p.x_sums = p.x_at + p.x_stride * 2 * job.rows;
-    p.x_wholes = p.x_sums + align16(p.x_stride / 32 * 4 * at_once);
-    p.sums = p.x_wholes + align16(p.x_stride / 32 * 4 * at_once);
+    p.sums = p.x_sums + align16(p.x_stride / 32 * 4 * at_once);
     p.received = p.sums + job.columns * WARPS * 16 * at_once * 4;
     p.squares_at = p.received + (at_once > 1 && sharing > 1 ? job.columns * 16 * at_once * 4 : 0);
     p.bytes = p.squares_at + align16(WARPS * at_once * (job.x_kind >= EXL_X_JOIN_NORM ? (int)sizeof(JoinSums) : 4));

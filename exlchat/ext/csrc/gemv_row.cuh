@@ -8,7 +8,7 @@
 // How many rows a scale has is a number at run time: with code for each of the three, the kernels of a step came to more
 // than an instruction cache holds, and waited for their instructions.
 #pragma once
-#include "gemv_whole.cuh"
+#include "gemv.cuh"
 
 namespace exl {
 
@@ -16,6 +16,29 @@ namespace exl {
 struct RowSum {
     float low = 0.f, high = 0.f;
 };
+
+// A lane's scale of a piece: where it stands in the piece's scales, in bytes.
+struct ScalePlace {
+    int value, byte;
+
+    template <bool PLAIN> __device__ __forceinline__ static ScalePlace of_block(int group, int lane, int block) {
+        const int r = lane >> 2, g = block >> group, count = 4 >> group;
+        if constexpr (PLAIN) return {(g * 8 + r) * 4, 32 * count + r * count + g};
+        else return {8 * count + 2 * g, r * count + g};
+    }
+};
+
+// What 32 rows of x add to the sums of columns r and r + 8: `low` and `both` are products of x with 1024 + the codes as
+// row_operand makes them, s is the sum of x. Rounded step by step, so that no compiler makes another number of it in
+// another kernel.
+template <int BITS>
+__device__ __forceinline__ void add_block(float &low_sum, float &high_sum, float2 scale, float2 offset, float low,
+                                          float both, float s) {
+    const float lower = __fmaf_rn(offset.x, s, low);
+    const float upper = BITS == 4 ? __fmaf_rn(offset.y + 1024.f, s, both - low) : __fmaf_rn(offset.y, s, both);
+    low_sum = __fmaf_rn(scale.x * (1.f / Codes<BITS>::LOWER), lower, low_sum);
+    high_sum = __fmaf_rn(scale.y * (1.f / Codes<BITS>::UPPER), upper, high_sum);
+}
 
 // What a lane needs for a piece times one row of x.
 template <int BITS, bool PLAIN> struct RowPiece {
@@ -51,6 +74,11 @@ template <int BITS, bool PLAIN> struct RowPiece {
     }
 };
 
+// parts: of x, for two pieces.
+struct RowWork : Work<RowSum> {
+    uint2 parts[2][4] = {};
+};
+
 // To the warp's sums of a column tile.
 __device__ __forceinline__ void add_sum(float *to, RowSum &sum, int lane) {
 #pragma unroll
@@ -65,9 +93,8 @@ __device__ __forceinline__ void add_sum(float *to, RowSum &sum, int lane) {
 // Segments of one width, as many as there are. Everything of a step is loaded before the ring asks for more: that takes
 // its time, which the loads need anyway. Where a step of two pieces has only one, the first is multiplied in place of the
 // second, times nothing.
-template <int BITS, bool PLAIN, int DEPTH> __device__ __forceinline__ void run(Ring<DEPTH> &ring, Work<RowSum> &work) {
+template <int BITS, bool PLAIN, int DEPTH> __device__ __forceinline__ void run(Ring<DEPTH> &ring, RowWork &work) {
     constexpr int EACH = BITS > 4 ? 1 : 2;
-    uint2 parts[EACH][4] = {};  // of x
     Segment segment = *work.list;
     const int width = segment.width();
     do {
@@ -80,23 +107,23 @@ template <int BITS, bool PLAIN, int DEPTH> __device__ __forceinline__ void run(R
             ring.wait();
             const char *codes = ring.base + ring.slot, *scales = ring.base + ring.scale_slot;
             using Piece = RowPiece<BITS, PLAIN>;
-            const Piece first(parts[0], codes, scales, place, x, sums, ring.lane);
+            const Piece first(work.parts[0], codes, scales, place, x, sums, ring.lane);
             if constexpr (EACH == 2) {
                 const bool two = left > 1;
-                Piece second(parts[1], codes + (two ? PIECE_BYTES<BITS> : 0), scales + (two ? scale_bytes : 0), place,
+                Piece second(work.parts[1], codes + (two ? PIECE_BYTES<BITS> : 0), scales + (two ? scale_bytes : 0), place,
                              x + (two ? PIECE_ROWS : 0), sums + (two ? PIECE_ROWS / 32 : 0), ring.lane);
                 if (!two) second.one.clear();
                 ring.go_on();
-                first.multiply(work.sum, parts[0]);
-                second.multiply(work.sum, parts[1]);
+                first.multiply(work.sum, work.parts[0]);
+                second.multiply(work.sum, work.parts[1]);
             } else {
                 ring.go_on();
-                first.multiply(work.sum, parts[0]);
+                first.multiply(work.sum, work.parts[0]);
             }
         }
         add_sum(work.sums + segment.column() * WARPS * 16, work.sum, ring.lane);
         segment = *++work.list;
-    } while (segment.width() == width && !segment.is_whole() && segment.pieces());
+    } while (segment.width() == width && segment.pieces());
 }
 
 // Calls F(bits, plain) for a width.
@@ -114,13 +141,10 @@ template <int BITS, bool PLAIN, int DEPTH> __device__ __forceinline__ void run(R
 // All segments of a warp. x is the lane's, x_sums and sums the warp's.
 template <int DEPTH>
 __device__ __forceinline__ void multiply_row(const Segment *list, Ring<DEPTH> &ring, const half *x, const float *x_sums,
-                                             const float *x_wholes, float *sums) {
-    Work<RowSum> work = {list, x, x_sums + (ring.lane & 3), sums};
-    const WholeWork whole = {x - blocks_of_x<1>(), x_wholes};
+                                             float *sums) {
+    RowWork work = {{list, x, x_sums + (ring.lane & 3), sums}};
     while (work.list->pieces()) {
-#define EXL_RUN(BITS, PLAIN)                                                                                           \
-    if (work.list->is_whole()) run_whole<BITS, PLAIN, 1>(ring, work.list, whole, sums, WARPS * 16);                    \
-    else run<BITS, PLAIN>(ring, work)
+#define EXL_RUN(BITS, PLAIN) run<BITS, PLAIN>(ring, work)
         EXL_FOR_WIDTH(work.list->width(), EXL_RUN)
 #undef EXL_RUN
     }

@@ -82,14 +82,14 @@ template <int BITS, bool PLAIN, int ROWS> struct RowsPiece {
 };
 
 template <int ROWS> struct RowsWork : Work<RowsSum<ROWS>> {
-    int column_floats;  // from the sums of a column to those of the next
-};
+    int column_floats;    // from the sums of a column to those of the next
+    uint4 parts[4] = {};  // of x, for a piece: the lane's, zeros where it has none
 
-// Of x, for a piece: the lane's, and what was there before where it has none.
-template <int ROWS> __device__ __forceinline__ void load_parts(uint4 (&parts)[4], const half *x, int lane) {
+    __device__ __forceinline__ void load(const half *x, int lane) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) load16_if(lane / (4 * ROWS) == i % Fragment<ROWS>::BLOCKS, parts[i], x + i * 32);
-}
+        for (int i = 0; i < 4; i++) load16_if(lane / (4 * ROWS) == i % Fragment<ROWS>::BLOCKS, parts[i], x + i * 32);
+    }
+};
 
 // ((block 0 + block 1) + (block 2 + block 3)), as the lanes of one row add them up.
 template <int ROWS> __device__ __forceinline__ float of_all_blocks(const float (&sums)[Fragment<ROWS>::SETS][2], int row) {
@@ -101,6 +101,12 @@ template <int ROWS> __device__ __forceinline__ float of_all_blocks(const float (
         const float pair = sums[0][row] + __shfl_xor_sync(~0u, sums[0][row], 1);
         return pair + __shfl_xor_sync(~0u, pair, 2);
     }
+}
+
+// Where a row of a column stands among the sums of a warp and a column tile: columns side by side, and turned about so that
+// neither those who add to two rows of eight columns each nor those who read whole rows get in each other's way.
+__device__ __forceinline__ int sum_place(int column, int row) {
+    return (row ^ (row >> 2 & 1)) * 16 + (column ^ (row >> 1 & 1) * 8);
 }
 
 // To a warp's sums of one column tile.
@@ -122,7 +128,6 @@ __device__ __forceinline__ void run(Ring<DEPTH> &ring, RowsWork<ROWS> &work) {
     constexpr int EACH = BITS > 4 ? 1 : 2;
     // Both pieces of a step are loaded before one is multiplied, where the registers hold them.
     constexpr bool TOGETHER = EACH == 2 && ROWS == 2;
-    uint4 parts[4] = {};  // zeros where the lane has nothing of x
     Segment segment = *work.list;
     const int width = segment.width();
     do {
@@ -133,7 +138,7 @@ __device__ __forceinline__ void run(Ring<DEPTH> &ring, RowsWork<ROWS> &work) {
         int left = segment.pieces();
 #pragma unroll 1
         while (left > 0) {
-            if constexpr (TOGETHER) load_parts<ROWS>(parts, x, ring.lane);
+            if constexpr (TOGETHER) work.load(x, ring.lane);
             ring.wait();
             const char *codes = ring.base + ring.slot, *scales = ring.base + ring.scale_slot;
             if constexpr (TOGETHER) {
@@ -143,37 +148,34 @@ __device__ __forceinline__ void run(Ring<DEPTH> &ring, RowsWork<ROWS> &work) {
                              sums + (two ? PIECE_ROWS / 32 * ROWS : 0), ring.lane);
                 if (!two) second.clear();
                 ring.go_on();
-                first.multiply(work.sum, parts);
-                load_parts<ROWS>(parts, x + (two ? PIECE_ROWS : 0), ring.lane);
-                second.multiply(work.sum, parts);
+                first.multiply(work.sum, work.parts);
+                work.load(x + (two ? PIECE_ROWS : 0), ring.lane);
+                second.multiply(work.sum, work.parts);
                 left -= EACH, x += EACH * PIECE_ROWS, sums += EACH * PIECE_ROWS / 32 * ROWS;
             } else {
                 ring.go_on();
                 const int end = max(left - EACH, 0);
 #pragma unroll 1
                 for (; left > end; left--, x += PIECE_ROWS, sums += PIECE_ROWS / 32 * ROWS) {
-                    load_parts<ROWS>(parts, x, ring.lane);
+                    work.load(x, ring.lane);
                     const Piece piece(codes, scales, group, sums, ring.lane);
-                    piece.multiply(work.sum, parts);
+                    piece.multiply(work.sum, work.parts);
                     codes += PIECE_BYTES<BITS>, scales += scale_bytes;
                 }
             }
         }
         add_sum<ROWS>(work.sums + segment.column() * work.column_floats, work.sum, ring.lane);
         segment = *++work.list;
-    } while (segment.width() == width && !segment.is_whole() && segment.pieces());
+    } while (segment.width() == width && segment.pieces());
 }
 
 // All segments of a warp. x is the lane's, x_sums and sums the warp's.
 template <int ROWS, int DEPTH>
 __device__ __forceinline__ void multiply_rows(const Segment *list, Ring<DEPTH> &ring, const half *x, const float *x_sums,
-                                              const float *x_wholes, float *sums, int column_floats) {
+                                              float *sums, int column_floats) {
     RowsWork<ROWS> work = {{list, x, x_sums + Fragment<ROWS>::row(ring.lane), sums}, column_floats};
-    const WholeWork whole = {x, x_wholes + ring.lane % 4 * 2 % ROWS};
     while (work.list->pieces()) {
-#define EXL_RUN(BITS, PLAIN)                                                                                           \
-    if (work.list->is_whole()) run_whole<BITS, PLAIN, ROWS>(ring, work.list, whole, sums, column_floats);              \
-    else run<BITS, PLAIN, ROWS>(ring, work)
+#define EXL_RUN(BITS, PLAIN) run<BITS, PLAIN, ROWS>(ring, work)
         EXL_FOR_WIDTH(work.list->width(), EXL_RUN)
 #undef EXL_RUN
     }

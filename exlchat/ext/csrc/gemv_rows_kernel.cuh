@@ -152,11 +152,7 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_rows(const __grid_constant__ 
         sum_blocks<ROWS>(job, range, s.x, s.x_sums);
         __syncthreads();
         float *sums = s.sums + (part.turn * job.columns * Part<BLOCKS>::EACH + part.warp % Part<BLOCKS>::EACH) * 16 * ROWS;
-        sum_wholes<ROWS>(range, s.x_sums, s.x_wholes);
-        __syncthreads();
-        const int first_sum = first_row / 32 * ROWS;
-        multiply_rows<ROWS>(list, ring, lanes_x<ROWS>(job, s.x + first_row), s.x_sums + first_sum, s.x_wholes + first_sum, sums,
-                            column_floats);
+        multiply_rows<ROWS>(list, ring, lanes_x<ROWS>(job, s.x + first_row), s.x_sums + first_row / 32 * ROWS, sums, column_floats);
         __syncthreads();
         const RowsTotal<ROWS, BLOCKS> total = {s, part.rank};
         if constexpr (BLOCKS > 1) {

@@ -3,7 +3,7 @@
 #pragma once
 #include <type_traits>
 
-#include "gemv_scale.cuh"
+#include "gemv.cuh"
 #include "residual.cuh"
 
 namespace exl {
@@ -169,7 +169,7 @@ __device__ __forceinline__ void stage(const Product &job, const Range &range, ha
 // for those that are not there.
 template <int ROWS> __device__ __forceinline__ const half *lanes_x(const Product &job, const half *x) {
     const int r = threadIdx.x % LANES / 4, q = threadIdx.x % 4;
-    return x + q * 8 + (ROWS == 1 ? blocks_of_x<1>() : min(r % ROWS, job.rows - 1) * job.x_stride);
+    return x + q * 8 + (ROWS == 1 ? r / 2 * 32 + r % 2 * 4 : min(r % ROWS, job.rows - 1) * job.x_stride);
 }
 
 // Sums of 32 rows of a range of x, by products with ones, even and odd 16 apart. Of one row by the warp whose range it is, in
@@ -210,13 +210,6 @@ __device__ __forceinline__ void sum_blocks(const Product &job, const Range &rang
             }
         }
     }
-}
-
-// Sums of the four blocks that begin at each; what would reach beyond the range is no piece.
-template <int ROWS> __device__ __forceinline__ void sum_wholes(const Range &range, const float *sums, float *wholes) {
-    const int count = (range.rows / 32 - 3) * ROWS;
-    for (int i = number_in_crew<ROWS>(); i < count; i += CREW<ROWS>)
-        wholes[i] = (sums[i] + sums[i + ROWS]) + (sums[i + 2 * ROWS] + sums[i + 3 * ROWS]);
 }
 
 }  // namespace exl
