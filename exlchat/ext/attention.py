@@ -154,7 +154,7 @@ class Attention:
                 dimension where `qkv` has none; places that nothing scatters to stay.
             pages: of this layer.
             page_table: int32 `[pages of the sequence]`: which page holds tokens `256 i` and on; or `[rows, pages]`
-                where tokens are of several sequences.
+                where each token is of a sequence of its own.
             position: int32 `[rows]`: how many tokens are before each. Tokens of one sequence stand in their order, one
                 position apart.
             turns: float32 `[positions, rotary_dim / 2, 2]`: cos and sin of each position, for the first `rotary_dim`

@@ -168,6 +168,8 @@ class Products:
         """`hidden += x W + b` for 1 to 8 rows, with everything that a residual leaves behind; see `product`."""
         if (residual.deferred is None) != (residual.post_norm is None):
             raise ValueError("a norm behind what is added has weights, and is deferred")
+        if isinstance(x, Normed) and x.deferred is not residual.deferred:
+            raise ValueError("x and what is added to are of one residual")
         job, tensors = self._job([matrix], x, paired=False)
         job.y_kind = c.Y_ADD
         job.residual = _c_residual(residual, job.rows, matrix.outputs, tensors)

@@ -15,7 +15,7 @@ from exlchat.engine.formats.packing import pack_exl2
 from exlchat.ext.job import check_together
 from exlchat.ext.layout import to_stored
 from exlchat.ext.library import Library
-from exlchat.ext.products import Kind, NormCopy, Normed, Products, Residual
+from exlchat.ext.products import Deferred, Kind, NormCopy, Normed, Products, Residual
 from tests.ext import reference
 from tests.ext.never_called import NeverCalled, small_matrix
 
@@ -60,6 +60,19 @@ def test_matrices_of_one_product_have_one_height(products: Products) -> None:
 def test_matrices_of_one_product_have_as_many_features(products: Products) -> None:
     with pytest.raises(ValueError, match="64, 63 features"):
         products.product([small_matrix(), replace(small_matrix(), features=63)], rows(1, 64), rows(1, 64), "half")
+
+
+def test_what_reads_and_adds_is_of_one_residual(products: Products) -> None:
+    matrix, deferred = small_matrix(), Deferred(rows(1, 32, FLOAT), torch.zeros(1))
+    plain = Residual(rows(1, 32, FLOAT), rows(1, 2, FLOAT), ())
+    late = replace(plain, squares=torch.zeros(1, 2, 4), deferred=deferred, post_norm=torch.ones(32).half())
+    x = Normed(rows(1, 64, FLOAT), rows(1, 4, FLOAT), 1e-5)
+    with pytest.raises(ValueError, match="x and what is added to are of one residual"):
+        products.add_product(matrix, x, late)
+    with pytest.raises(ValueError, match="a norm behind what is added has weights, and is deferred"):
+        products.add_product(matrix, x, replace(late, post_norm=None))
+    with pytest.raises(ValueError, match="x without a norm before the product is of a residual that defers"):
+        products.add_product(matrix, replace(x, before=False), plain)
 
 
 def test_tensors_of_a_launch_are_on_one_device() -> None:

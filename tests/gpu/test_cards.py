@@ -121,9 +121,9 @@ def check_alike(engine: LocalEngine) -> None:
     """Residual streams are the same on all cards, to the last bit."""
     step = engine._parts.scheduler.runner.step
     assert step is not None
-    first, *others = [plan._hidden.cpu() for plan in step._plans]
-    assert first.any()
-    assert all(torch.equal(first, other) for other in others)
+    first, *others = [[part.cpu() for part in plan._stream.tensors] for plan in step._plans]
+    assert first[0].any()
+    assert all(torch.equal(*parts) for other in others for parts in zip(first, other, strict=True))
 
 
 @two_cards

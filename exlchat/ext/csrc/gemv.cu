@@ -33,6 +33,9 @@ static bool job_ok(const ExlGemv &job) {
     if (job.x_kind >= EXL_X_JOIN_NORM && (!job.scale || !aligned(job.squares))) return false;
     if (job.y_kind == EXL_Y_ADD ? !residual_ok(job.residual) : !job.y || job.y_stride < 1) return false;
     if (job.y_kind == EXL_Y_ADD && job.residual.delta && !job.residual.post_norm) return false;
+    // One kernel either reads and adds as of a stream that defers, or does neither.
+    if (job.y_kind == EXL_Y_ADD && job.x_kind != EXL_X_HALF && (job.x_kind != EXL_X_NORM) != (job.residual.delta != nullptr))
+        return false;
     if (job.y_kind == EXL_Y_GATED && (job.matrices != 2 || job.matrix[0].column_tiles != job.matrix[1].column_tiles))
         return false;
     if (!aligned(job.x) || !aligned(job.plan)) return false;
@@ -75,14 +78,13 @@ static int at_once(int rows) { return rows <= 2 ? 2 : (rows <= 4 ? 4 : 8); }
 constexpr int LARGER = 11 * 1024;
 
 // How deep a ring the kernel of several rows gets, or 0 where there is no room: as deep as there is, but one slot less
-// where blocks of two kernels then fit a multiprocessor together, as for one row; DEFERRED_DEPTH of those that defer.
+// where blocks of two kernels then fit a multiprocessor together, as for one row; at most DEFERRED_DEPTH of those that defer.
 static int depth_of(const ExlGemv &job, int sharing, const Card &card, int dependent) {
     const auto product = [&](int depth) { return product_of(job, at_once(job.rows), depth, sharing); };
     const auto bytes = [&](int depth) { return bytes_of(product(depth)); };
     const auto fits = [&](int depth) { return product(depth).bytes <= card.room; };
-    if (defers(job)) return fits(DEFERRED_DEPTH) ? DEFERRED_DEPTH : 0;
     const int share = card.half() + (job.x_kind == EXL_X_HALF ? LARGER : -LARGER);
-    if (fits(4) && !(dependent && bytes(4) > share && bytes(3) <= share)) return 4;
+    if (!defers(job) && fits(4) && !(dependent && bytes(4) > share && bytes(3) <= share)) return 4;
     if (fits(3)) return 3;
     return fits(2) ? 2 : 0;
 }

@@ -56,7 +56,7 @@ struct Way {
 inline bool defers(const ExlGemv &job) {
     return job.x_kind >= EXL_X_JOIN_NORM || (job.y_kind == EXL_Y_ADD && job.residual.delta);
 }
-constexpr int DEFERRED_DEPTH = 3;  // of several rows that defer, the only one
+constexpr int DEFERRED_DEPTH = 3;  // of several rows that defer, the most
 
 template <int ROWS, int DEPTH> int launch_rows(const ExlGemv &job, const Way &way, int dependent, cudaStream_t stream) {
     Product p = product_of(job, ROWS, DEPTH, way.sharing);
@@ -66,7 +66,7 @@ template <int ROWS, int DEPTH> int launch_rows(const ExlGemv &job, const Way &wa
         if (way.sharing == 2) return launch_clusters(2, pairs, job.blocks, THREADS, bytes, dependent, stream, p);
         return launch(alone, job.blocks, THREADS, bytes, dependent, stream, p);
     };
-    if constexpr (DEPTH == DEFERRED_DEPTH) {
+    if constexpr (DEPTH <= DEFERRED_DEPTH) {
         if (defers(job)) return run(gemv_rows<ROWS, DEPTH, 2, true>, gemv_rows<ROWS, DEPTH, 1, true>);
     }
     return run(gemv_rows<ROWS, DEPTH, 2, false>, gemv_rows<ROWS, DEPTH, 1, false>);

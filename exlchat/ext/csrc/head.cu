@@ -52,8 +52,7 @@ __device__ __forceinline__ void stage_halves(const ExlHead &job, half *x) {
 }
 
 // Rows of x as a residual leaves them, as halves, into shared memory.
-template <class Sums> __device__ __forceinline__ void stage_normed(const ExlHead &job, half *x) {
-    __shared__ Sums parts[EXL_MAX_ROWS][HEAD_WARPS];
+template <class Sums> __device__ __forceinline__ void stage_normed(const ExlHead &job, half *x, Sums (*parts)[HEAD_WARPS]) {
     const int t = threadIdx.x, quads = job.width / 4, each = job.width / 16, stride = head_stride(job.width);
 #pragma unroll 1
     for (int row = 0; row < job.rows; row++) {
@@ -84,6 +83,7 @@ template <class Sums> __device__ __forceinline__ void stage_normed(const ExlHead
 
 __global__ void __launch_bounds__(HEAD_THREADS, 2) head(const __grid_constant__ ExlHead job) {
     EXL_SHARED_MEMORY(shared);
+    __shared__ JoinSums parts[EXL_MAX_ROWS][HEAD_WARPS];
     half *x = reinterpret_cast<half *>(shared);
     let_next_start();
     const int lane = threadIdx.x % LANES, r = lane / 4, q = lane % 4, step = gridDim.x * HEAD_WARPS;
@@ -93,8 +93,8 @@ __global__ void __launch_bounds__(HEAD_THREADS, 2) head(const __grid_constant__ 
     if (tile < tiles) now.ask(job, tile, 0, lane);
     wait_for_previous();
     if (job.x_kind == EXL_X_HALF) stage_halves(job, x);
-    else if (job.x_kind == EXL_X_NORM) stage_normed<float>(job, x);
-    else stage_normed<JoinSums>(job, x);
+    else if (job.x_kind == EXL_X_NORM) stage_normed(job, x, reinterpret_cast<float(*)[HEAD_WARPS]>(parts));
+    else stage_normed(job, x, parts);
     // The last row stands in for those that are not there.
     const half *mine = x + min(r, job.rows - 1) * head_stride(job.width) + q * 8;
 #pragma unroll 1
@@ -142,7 +142,8 @@ extern "C" int exl_head(const ExlHead *job, int dependent, void *stream) {
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (error != cudaSuccess) return error;
     // Beside x the block has the sums of its warps.
-    const int of_row = exl::head_stride(job->width) * 2, fit = (room - 1024) / of_row;
+    const int sums = EXL_MAX_ROWS * exl::HEAD_WARPS * (int)sizeof(exl::JoinSums);
+    const int of_row = exl::head_stride(job->width) * 2, fit = (room - sums) / of_row;
     if (fit < 1) return EXL_BAD_ARGUMENT;
     const int passes = (job->rows + fit - 1) / fit;
     for (int done = 0, left = passes; left > 0; left--) {

@@ -10,7 +10,7 @@ namespace exl {
 template <class Kernel> inline cudaError_t prepare(Kernel kernel, int shared_bytes) {
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                              cudaSharedmemCarveoutMaxShared);
-    if (error == cudaSuccess && shared_bytes > 48 * 1024)
+    if (error == cudaSuccess && shared_bytes > 47 * 1024)  // of 48, with up to one that the kernel itself declares
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     return error;
 }

@@ -47,12 +47,12 @@ __global__ void __launch_bounds__(SCALE_THREADS) scale_logits(const __grid_const
     }
 }
 
-// Without squares there are no copies either.
+// Without squares there are no copies either, and nothing is deferred.
 static bool stream_ok(const ExlResidual &residual) {
     if (residual.squares) return residual_ok(residual);
     for (const ExlNormCopy &copy : residual.copies)
         if (copy.values) return false;
-    return residual.hidden;
+    return residual.hidden && !residual.delta;
 }
 
 }  // namespace exl
