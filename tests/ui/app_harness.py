@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from exlchat.llm.info import LoadProgress
 from exlchat.llm.port import Engine
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.widgets.transcript import Transcript
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, Patience
 from tests.ui.scripted_engine import ScriptedEngine
 
 Load = Callable[[Callable[[LoadProgress], None]], Engine]
@@ -107,9 +106,9 @@ def as_read(settings: Settings) -> Reading:
 
 async def until(pilot: Pilot[int], condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait until something is so."""
-    end = time.monotonic() + seconds
+    patience = Patience(seconds)
     while not condition():
-        assert time.monotonic() < end, f"still not so after {seconds} s"
+        assert not patience.is_over(), f"still not so after {seconds} s"
         await pilot.pause(0.01)
     await pilot.pause()
 

@@ -6,7 +6,6 @@ Textual's pilot waits until the process uses no processor, which on a busy machi
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -16,7 +15,8 @@ from textual.app import App
 from textual.message_pump import MessagePump, active_app
 from textual.timer import Timer
 
-from tests.patience import PATIENCE
+from exlchat.ui.tui.widgets.transcript import Transcript
+from tests.patience import Patience
 
 _SOON = 0.1
 """Seconds: what a timer will do by then is on its way; toasts, blinking cursors and looks at a folder are not."""
@@ -27,12 +27,12 @@ _FOR_EVER = ("themes", "elsewhere")
 
 async def settled(app: App[object]) -> bool:
     """Wait until no message, timer or paint is on its way on any screen; whether that came to be."""
-    end = time.monotonic() + PATIENCE
+    patience = Patience()
     calm = 0
     # A key is handed to the app's loop before it is a message.
     await asyncio.sleep(0)
     while calm < _CALM_ROUNDS:
-        if time.monotonic() > end or not app.is_running:
+        if patience.is_over() or not app.is_running:
             return False
         await _round(app)
         calm = calm + 1 if _calm(app) else 0
@@ -79,7 +79,12 @@ def _calm(app: App[object]) -> bool:
         return False
     if app.screen._dirty_widgets or app.screen._repaint_required:
         return False
-    return not any(pump.message_queue_size or any(map(_due, pump._timers)) for pump in _pumps(app))
+    return not any(pump.message_queue_size or _paints(pump) or any(map(_due, pump._timers)) for pump in _pumps(app))
+
+
+def _paints(pump: MessagePump) -> bool:
+    """Whether it has yet to paint what has come: where a paint took long the next one waits accordingly."""
+    return isinstance(pump, Transcript) and pump._paint_timer is not None
 
 
 def _due(timer: Timer) -> bool:

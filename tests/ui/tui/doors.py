@@ -6,7 +6,6 @@ A new action needs a line in `EFFECTS`: how it is seen to have been done, by whi
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,7 +19,7 @@ from exlchat.llm.events import GenerationStats
 from exlchat.llm.sampling import SamplingSettings
 from exlchat.ui.tui.app import ChatApp
 from exlchat.ui.tui.screens.chat import ChatScreen
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, Patience
 from tests.ui.app_harness import shown, told
 from tests.ui.scripted_engine import ScriptedEngine
 from tests.ui.settling import settled
@@ -95,9 +94,9 @@ class Stage:
 
     async def until(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
         """Wait until something is so; whether it came to be."""
-        end = time.monotonic() + seconds
+        patience = Patience(seconds)
         while not condition():
-            if time.monotonic() > end:
+            if patience.is_over():
                 return False
             await asyncio.sleep(0.003)
         return True
