@@ -233,11 +233,11 @@ def test_together_in_one_pass_each_is_what_it_would_be_alone(engine: LocalEngine
     rules = DeviceRules(generator._plans.vocabulary)
     together = BatchedHostDraws(cast("DecodeGraphs", passes), rules)
     alone_ = {seed: alone(engine, request, seed) for seed in range(5)}
-    generator._together = together
+    generator._sources._together = together
     try:
         found = ends(engine.generate_several(request, range(5)))
     finally:
-        generator._together = None
+        generator._sources._together = None
     for seed, wanted in alone_.items():
         assert found[seed].token_ids == wanted.token_ids
         assert found[seed].text == wanted.text
@@ -291,11 +291,11 @@ class Drawing:
 def drawing(engine: LocalEngine, sampling: SamplingSettings = WARM) -> Iterator[Drawing]:
     """The engine's answers are drawn on the device."""
     generator, step = engine._parts.scheduler, Drawing(engine._parts.transformer, sampling)
-    generator._ahead = BatchedRunAhead(step, DeviceRules(generator._plans.vocabulary))
+    generator._sources._ahead = BatchedRunAhead(step, DeviceRules(generator._plans.vocabulary))
     try:
         yield step
     finally:
-        generator._ahead = None
+        generator._sources._ahead = None
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_drawn_on_the_device_each_is_what_it_would_be_alone(engine: LocalEngine,
         assert (found[seed].text, found[seed].reason) == (one.text, one.reason)
     # The last of all goes on by itself, which is faster where the device has a step for one.
     assert sum(one.stats.decode_path == "run-ahead" for one in found.values()) >= 4
-    assert engine._parts.scheduler._ahead is None
+    assert engine._parts.scheduler._sources._ahead is None
     if not change:
         assert step.sizes == [6] * 59 * 2
         assert step.begun == [6, 6]
@@ -403,17 +403,17 @@ def test_who_falls_behind_catches_up(folder: Path) -> None:
     banned = next(index for index, text in texts.items() if len(text) >= 2 and text.isascii() and text.isalpha())
     digit = next(index for index, text in texts.items() if len(text) == 1 and text.isascii() and text.isdigit())
     generator, step = engine._parts.scheduler, Scripted(engine, banned, digit)
-    generator._ahead = BatchedRunAhead(step, DeviceRules(generator._plans.vocabulary))
+    generator._sources._ahead = BatchedRunAhead(step, DeviceRules(generator._plans.vocabulary))
     request = GenerationRequest(PROMPT[:20], WARM, max_new_tokens=300, banned=[texts[banned]])
     deepest = 0
     for told in engine.generate_several(request, [0, 1, 2]):
-        deepest = max([deepest, *(one.unread for one in generator._ahead._open)])
+        deepest = max([deepest, *(one.unread for one in generator._sources._ahead._open)])
         last = told
     assert isinstance(last, OneOfSeveral)
     assert isinstance(last.event, Finished)
     assert len(step.begun) > 40
     assert deepest <= 3
-    assert generator._ahead._formed == []
+    assert generator._sources._ahead._formed == []
 
 
 def test_a_report_that_never_comes_ends_that_request_alone(engine: LocalEngine) -> None:

@@ -104,8 +104,8 @@ def by_turns(_: Scheduler) -> None:
 def in_one_pass(scheduler: Scheduler) -> None:
     """As on a card: a token of each goes through one pass, and the host draws."""
     passes = Passes(scheduler.runner.transformer)
-    scheduler._together = BatchedHostDraws(cast("Any", passes), cast("Any", None))
-    cast("Any", scheduler._together).draw = lambda logits, state: state.draw(logits)
+    scheduler._sources._together = BatchedHostDraws(cast("Any", passes), cast("Any", None))
+    cast("Any", scheduler._sources._together).draw = lambda logits, state: state.draw(logits)
     cast("Any", scheduler).passes = passes
 
 

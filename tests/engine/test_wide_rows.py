@@ -121,7 +121,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> LocalEngine:
 def step(engine: LocalEngine, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> WideDrawing:
     made, scheduler = WideDrawing(engine, may_leave=request.param), engine._parts.scheduler
     ahead = BatchedRunAhead(cast("DecodeGraphs", made), DeviceRules(scheduler._plans.vocabulary))
-    monkeypatch.setattr(scheduler, "_ahead", ahead)
+    monkeypatch.setattr(scheduler._sources, "_ahead", ahead)
     monkeypatch.setattr(scheduler._admission, "_most", lambda: MOST)
     return made
 
@@ -180,8 +180,8 @@ def test_each_of_many_is_what_it_would_be_alone(
     asked = [Asked(engine, one) for one in requests(20, **change)]
     run(engine)
     assert max(step.sizes) > 8
-    assert engine._parts.scheduler._ahead is not None
-    assert engine._parts.scheduler._ahead._formed == engine._parts.scheduler._ahead._open == []
+    assert engine._parts.scheduler._sources._ahead is not None
+    assert engine._parts.scheduler._sources._ahead._formed == engine._parts.scheduler._sources._ahead._open == []
     check_all(engine, monkeypatch, asked)
 
 
@@ -201,7 +201,7 @@ def test_masks_and_chances_do_not_stop_the_others(
     while any(work.reading for work in (*scheduler._coming, *scheduler._going)):
         scheduler.step()
     while len(scheduler._going) > 8:
-        assert scheduler._mode == "ahead"
+        assert scheduler._sources._way == "ahead"
         before = {work: work.state.count for work in scheduler._going if work.state is not None}
         scheduler.step()
         going = [
@@ -238,7 +238,7 @@ def test_mirostat_goes_on_where_the_device_was(
         scheduler.step()
     turn = 0
     while len(scheduler._going) > 12:
-        assert scheduler._mode == "ahead"
+        assert scheduler._sources._way == "ahead"
         for at in (6, 13):
             work = cast("Work", asked[at].handle)
             if turn % 11 == 4:
@@ -253,7 +253,7 @@ def test_mirostat_goes_on_where_the_device_was(
     for at in (6, 13):
         cast("Work", asked[at].handle).go_on()
     run(engine)
-    assert scheduler._mode != "ahead"
+    assert scheduler._sources._way != "ahead"
     check_all(engine, monkeypatch, asked)
 
 
@@ -305,8 +305,8 @@ def test_those_who_go_on_together_share_the_next_pass(
                 cast("Work", one.handle).rest()
             elif turn % 9 == 6:
                 cast("Work", one.handle).go_on()
-        assert scheduler._ahead is not None
-        assert max((one.unread for one in scheduler._ahead._open), default=0) <= 4
+        assert scheduler._sources._ahead is not None
+        assert max((one.unread for one in scheduler._sources._ahead._open), default=0) <= 4
     for one in asked:
         cast("Work", one.handle).go_on()
     run(engine)
@@ -428,7 +428,7 @@ def late(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> Late:
         pages = engine._parts.cache.layer(layer)
         pages.keys.zero_(), pages.values.zero_()
     ahead = BatchedRunAhead(cast("DecodeGraphs", made), DeviceRules(scheduler._plans.vocabulary))
-    monkeypatch.setattr(scheduler, "_ahead", ahead)
+    monkeypatch.setattr(scheduler._sources, "_ahead", ahead)
     monkeypatch.setattr(scheduler._admission, "_most", lambda: MOST)
     return made
 
@@ -438,7 +438,7 @@ def test_who_has_joined_reads_each_pass_in_the_step_in_which_the_others_do(
     engine: LocalEngine, late: Late, number: int
 ) -> None:
     """One that is a pass behind is told its tokens by that later, however early its turn is."""
-    scheduler, ahead = engine._parts.scheduler, engine._parts.scheduler._ahead
+    scheduler, ahead = engine._parts.scheduler, engine._parts.scheduler._sources._ahead
     assert ahead is not None
     asked = [
         Asked(engine, GenerationRequest([7, number], WARM, max_new_tokens=60, min_new_tokens=60, rank=Rank.BULK))
@@ -466,7 +466,7 @@ def test_who_has_joined_reads_each_pass_in_the_step_in_which_the_others_do(
 @pytest.mark.parametrize("seed", range(3))
 def test_no_report_is_lost_where_the_device_lags(engine: LocalEngine, late: Late, seed: int) -> None:
     """Answers of unlike lengths, each followed by another, beside chats that go first and some that are cancelled."""
-    scheduler, ahead, choice = engine._parts.scheduler, engine._parts.scheduler._ahead, random.Random(seed)
+    scheduler, ahead, choice = engine._parts.scheduler, engine._parts.scheduler._sources._ahead, random.Random(seed)
     assert ahead is not None
     asked: list[Asked] = []
 

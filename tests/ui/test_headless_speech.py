@@ -137,7 +137,9 @@ def test_a_draft_model_of_the_settings_is_left_out_where_it_does_not_fit(ask: An
     """Else no model of another family could be loaded."""
     save_random_llama(tmp_path / "large")
     save_setting("draft_model", str(bundled_model()))
-    code, out, err = ask("-m", str(tmp_path / "large"), "--no-save", "--max-tokens", "12", "--temperature", "0", "--jsonl")
+    code, out, err = ask(
+        "-m", str(tmp_path / "large"), "--no-save", "--max-tokens", "12", "--temperature", "0", "--jsonl"
+    )
     assert code == 0
     assert json.loads(out.splitlines()[-1])["stats"]["new_tokens"] == 12
     (line,) = [line for line in err.splitlines() if "draft" in line]

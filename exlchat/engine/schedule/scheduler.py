@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from exlchat.engine.draft.drafting import Drafter
 from exlchat.engine.kv.archive import PageArchive
@@ -24,17 +24,14 @@ from exlchat.engine.placement import card_failure
 from exlchat.engine.sampling.device_rules import DeviceRules
 from exlchat.engine.schedule.admission import Admission
 from exlchat.engine.schedule.answer_sources import AnswerSources
-from exlchat.engine.schedule.batch import BatchedRunAhead
 from exlchat.engine.schedule.device_time import Stopwatch
-from exlchat.engine.schedule.generation import GenerationState
-from exlchat.engine.schedule.host_draws import BatchedHostDraws
 from exlchat.engine.schedule.prompt_reader import PromptReader
 from exlchat.engine.schedule.request_checks import check_ids, check_request, check_score
 from exlchat.engine.schedule.runner import Runner
 from exlchat.engine.schedule.sampling_plan import SamplingPlan, SamplingPlans, healed_request
+from exlchat.engine.schedule.shared_sources import SharedSources
 from exlchat.engine.schedule.slices import Slices
 from exlchat.engine.schedule.step_lock import StepLock
-from exlchat.engine.schedule.token_sources import TokenSource
 from exlchat.engine.schedule.work import Tell, Work, WorkMaker
 from exlchat.engine.text.tokenizer import Tokenizer
 from exlchat.ext.products import MAX_ROWS
@@ -49,7 +46,6 @@ from exlchat.llm.sampling import SamplingSettings
 if TYPE_CHECKING:
     from exlchat.engine.decode.graphs import DecodeGraphs
 
-_Mode = Literal["own", "together", "ahead"]
 _END = object()
 _STILL = 2e-3  # seconds between two looks at answers that all stand still
 
@@ -86,9 +82,8 @@ class Scheduler:
         self._cache = cache
         self._plans = SamplingPlans(tokenizer, transformer.spec.vocab_size, stop_ids)
         device_rules = DeviceRules(self._plans.vocabulary)
-        self._sources = AnswerSources(self.runner, device_rules, draft_model)
-        self._together = None if graphs is None else BatchedHostDraws(graphs, device_rules)
-        self._ahead = None if graphs is None else BatchedRunAhead(graphs, device_rules)
+        own = AnswerSources(self.runner, device_rules, draft_model)
+        self._sources = SharedSources(own, graphs, device_rules)
         self._reader = PromptReader(self.runner, prefill_chunk, archive)
         self._slices = Slices(prefill_chunk) if graphs is None else Slices(prefill_chunk, judged=5, lowest=Rank.IDLE)
         self._slice_time = Stopwatch(transformer.split.devices[-1])
@@ -99,7 +94,7 @@ class Scheduler:
             tokenizer,
             plans=self._plans,
             reader=self._reader,
-            open_source=self._open_source,
+            open_source=self._sources.open,
             other_cache=other_cache,
         )
         self._lock = StepLock()
@@ -111,7 +106,6 @@ class Scheduler:
         self._passes = 0
         self.pauses = 0
         """How often an answer had to stand still."""
-        self._mode: _Mode = "own"
         self._submitted: set[Work] = set()
         """For which a thread of the scheduler's own takes the steps."""
         self._thread: threading.Thread | None = None
@@ -385,7 +379,7 @@ class Scheduler:
 
     def _take_turns(self, answering: Sequence[Work]) -> None:
         """A token of each answer."""
-        self._set_mode(answering)
+        self._sources.choose(answering)
         for work in self._going:
             if work.rests:
                 # Others do not wait for its row.
@@ -396,7 +390,7 @@ class Scheduler:
         rows = len(answering)
         # See `generate_several` of caches of few bits.
         exact = rows <= MAX_ROWS if self.runner.step is not None else rows == 1 or not self._cache.kind.quantized
-        behind = self._ahead.behind() if self._ahead is not None else ()
+        behind = self._sources.behind()
         for work in sorted(self._of_pass(answering), key=self._turn_of):
             for _ in range(2 if work.state in behind else 1):
                 work.note_pass(rows, exact=exact)
@@ -406,7 +400,7 @@ class Scheduler:
 
     def _turn_of(self, work: Work) -> tuple[bool, tuple[int, int]]:
         """Those for which the next pass waits go first."""
-        return self._mode == "ahead" and work.ahead, work.urgency()
+        return self._sources.runs_ahead(work), work.urgency()
 
     def _of_pass(self, answering: Sequence[Work]) -> Sequence[Work]:
         """Where each row takes its own time, one of the low ranks goes beside all that somebody waits for."""
@@ -439,30 +433,3 @@ class Scheduler:
         (self._going if work in self._going else self._coming).remove(work)
         work.ended = True
         work.close()
-
-    def _set_mode(self, answering: Sequence[Work]) -> None:
-        """How the answers that there are now get their tokens; sources of another kind are left."""
-        mode: _Mode = "own"
-        if len(answering) > 1:
-            if self._ahead is not None and self._drawn_in_passes(self._ahead, answering):
-                mode = "ahead"
-            elif self._together is not None:
-                mode = "together"
-        if mode != self._mode:
-            for work in answering:
-                work.leave_source()
-            self._mode = mode
-
-    @staticmethod
-    def _drawn_in_passes(passes: BatchedRunAhead, answering: Sequence[Work]) -> bool:
-        if all(work.ahead for work in answering):
-            return True
-        drawn = all(work.on_device for work in answering)
-        return drawn and MAX_ROWS < len(answering) <= passes.step.wide.most
-
-    def _open_source(self, state: GenerationState) -> TokenSource:
-        if self._mode == "ahead" and self._ahead is not None:
-            return self._sources.foreseen(state) if state.foresees else self._ahead.open(state)
-        if self._mode == "together" and self._together is not None:
-            return self._together.open(state)
-        return self._sources.open(state)
