@@ -170,7 +170,8 @@ enum { EXL_CACHE_HALF = 0, EXL_CACHE_FLOAT8 = 1, EXL_CACHE_CODES8 = 2, EXL_CACHE
    qkv: half [rows][heads + 2 * kv_heads][head_dim], not rotated yet; out: half [rows][out_stride], element i of all heads
    at scatter[i]. position: int32 [rows], how many tokens are before each; those of one sequence grow by one from row to
    row. page_table: int32, that of a row begins table_stride (0: all are of one sequence, else of one each) behind that of
-   the row before. turns: float [positions][rotary_dim / 2][2], cos and sin, for the first rotary_dim elements of a head: element i with i + rotary_dim / 2, or where `interleaved` elements 2 i and 2 i + 1.
+   the row before. turns: float [positions][rotary_dim / 2][2], cos and sin, for the first rotary_dim elements of a head:
+   element i with i + rotary_dim / 2, or where `interleaved` elements 2 i and 2 i + 1.
    query_norm, key_norm: half [head_dim] or null.
    keys, values, and where they are codes the scales, of one layer: token t of head h is row
    page_table[t / 256] * page_stride + h * head_stride + t % 256; a row is head_dim elements of key_format or
