@@ -21,7 +21,6 @@ from exlchat.engine.layers.quantized_linear import Launch, QuantizedLinear
 from exlchat.engine.model.spec import ModelSpec
 from exlchat.ext.exchange import Exchange
 from exlchat.ext.functions import MAX_MATRICES
-from exlchat.ext.layout import PackedMatrix
 from exlchat.ext.products import NormCopy, Normed, Residual
 from exlchat.ext.settle import Joining, KernelNorm, NormedCopy
 
@@ -71,28 +70,24 @@ class Joins(ABC):
         """Joins what a half of a layer computes, behind a norm where there is one."""
 
     @abstractmethod
-    def reader(
-        self,
-        stored: int,
-        scatter: Tensor | None,
-        norm: Norm | None,
-        matrices: tuple[PackedMatrix, ...] = (),
-        column: int = 0,
-    ) -> Reader:
-        """Who reads a row of so many places, in the order of the features where nothing scatters it."""
+    def _row(
+        self, stored: int, scatter: Tensor | None, norm: Norm | None
+    ) -> tuple[Tensor | Normed, NormCopy | NormedCopy]:
+        """A row of so many places, as it is read and as it is written; in the features' order unless scattered."""
 
     def readers(self, part: Joined, norm: Norm | None) -> list[Reader]:
         """How a part reads the normed row: quantized ones each in their own order, others by features."""
         return self.by_runs(part, norm) if is_whole(part) else [self.by_features(norm)]
 
     def by_runs(self, part: QuantizedLinear, norm: Norm | None) -> list[Reader]:
+        firsts = [run.matrices[0] for run in part.runs]
         return [
-            self.reader(run.matrices[0].stored, run.matrices[0].scatter, norm, run.matrices, run.column)
-            for run in part.runs
+            Reader(*self._row(first.stored, first.scatter, norm), run.matrices, run.column)
+            for first, run in zip(firsts, part.runs, strict=True)
         ]
 
     def by_features(self, norm: Norm | None) -> Reader:
-        return self.reader(self._spec.hidden_size, None, norm)
+        return Reader(*self._row(self._spec.hidden_size, None, norm))
 
 
 class FusedJoins(Joins):
@@ -126,21 +121,14 @@ class FusedJoins(Joins):
         copies = tuple(reader.copy for reader in readers if isinstance(reader.copy, NormCopy))
         return replace(self._stream.residual, copies=copies)
 
-    def reader(
-        self,
-        stored: int,
-        scatter: Tensor | None,
-        norm: Norm | None,
-        matrices: tuple[PackedMatrix, ...] = (),
-        column: int = 0,
-    ) -> Reader:
+    def _row(self, stored: int, scatter: Tensor | None, norm: Norm | None) -> tuple[Normed, NormCopy]:
         deferred = self._stream.deferred
         make = self._tensors.floats if deferred is None else self._tensors.pairs
         values = make(stored, padded=stored != self._spec.hidden_size)
         if scatter is None:
             scatter = torch.arange(stored, device=values.device).to(torch.int16)
         x = Normed(values, self._stream.squares, self._spec.norm_eps, deferred, before=norm is not None)
-        return Reader(x, NormCopy(values, scatter, None if norm is None else norm.weight), matrices, column)
+        return x, NormCopy(values, scatter, None if norm is None else norm.weight)
 
 
 class SettledJoins(Joins):
@@ -181,17 +169,10 @@ class SettledJoins(Joins):
             jobs.append(self._kernels.settle(self._stream.hidden, some, norm=_for_settling(norm), joining=joins))
         return jobs
 
-    def reader(
-        self,
-        stored: int,
-        scatter: Tensor | None,
-        norm: Norm | None,  # noqa: ARG002
-        matrices: tuple[PackedMatrix, ...] = (),
-        column: int = 0,
-    ) -> Reader:
+    def _row(self, stored: int, scatter: Tensor | None, norm: Norm | None) -> tuple[Tensor, NormedCopy]:  # noqa: ARG002
         """The norm is that of the join."""
         x = self._tensors.halves(stored, padded=stored != self._spec.hidden_size)
-        return Reader(x, NormedCopy(x, scatter), matrices, column)
+        return x, NormedCopy(x, scatter)
 
 
 def _for_settling(norm: Norm | None) -> KernelNorm | None:
