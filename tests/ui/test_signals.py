@@ -54,7 +54,9 @@ def assert_as_it_was(terminal: Terminal, number: int) -> None:
     assert terminal.attributes() == terminal.attributes_before
     assert terminal.modes() == {}
     assert terminal.key_protocols() == 0
-    assert b"Traceback" not in terminal.sent
+    assert b"Traceback" not in terminal.sent, terminal.sent[terminal.sent.index(b"Traceback") :].decode(
+        errors="replace"
+    )
 
 
 def loaded(terminal: Terminal, mode: str) -> None:
