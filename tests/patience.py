@@ -15,7 +15,7 @@ from contextlib import contextmanager
 PATIENCE = 30.0
 """Seconds of the clock after which what should come is taken not to come: long, because only a failing test waits."""
 
-_LOOKS = 200
+_LOOKS_A_SECOND = 7
 MARGIN = 2.0
 YARDSTICK_ROUNDS = 5
 YARDSTICK_SECONDS = 0.020  # of one round, on the idle 2-core machine where the bounds were set
@@ -29,11 +29,11 @@ class Patience:
 
     def __init__(self, seconds: float = PATIENCE) -> None:
         self._end = time.monotonic() + seconds
-        self._looks = 0
+        self._left = int(seconds * _LOOKS_A_SECOND)
 
     def is_over(self) -> bool:
-        self._looks += 1
-        return self._looks > _LOOKS and time.monotonic() > self._end
+        self._left -= 1
+        return self._left < 0 and time.monotonic() > self._end
 
 
 def _yardstick() -> dict[str, int]:

@@ -286,9 +286,14 @@ def _check_rows(rows: int, name: str) -> None:
         raise ValueError(f"{name} has {rows} rows; these kernels take 1 to {MAX_ROWS}")
 
 
+def _of_each(deferred: Deferred | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The last dimension of values and that of squares."""
+    return ((), ()) if deferred is None else ((2,), (4,))
+
+
 def _check_normed(x: Normed, rows: int, stored: int, width: int, tensors: list[Tensor]) -> int:
     """The kind of x; adds what it points to beside `values`, to `tensors`."""
-    pair, sums = ((), ()) if x.deferred is None else ((2,), (4,))
+    pair, sums = _of_each(x.deferred)
     check("x", x.values, torch.float32, (rows, stored, *pair))
     check("squares", x.squares, torch.float32, (rows, width // 16, *sums))
     tensors.append(x.squares)
@@ -354,7 +359,7 @@ def c_matrix(matrix: PackedMatrix) -> c.CMatrix:
 def _c_residual(residual: Residual, rows: int, width: int, tensors: list[Tensor]) -> c.CResidual:
     """The C structure of a residual; adds what it points to, to `tensors`."""
     deferred = residual.deferred
-    pair, sums = ((), ()) if deferred is None else ((2,), (4,))
+    pair, sums = _of_each(deferred)
     check("hidden", residual.hidden, torch.float32, (rows, width))
     check("squares", residual.squares, torch.float32, (rows, width // 16, *sums))
     check_on_gpu(hidden=residual.hidden, squares=residual.squares)

@@ -1,9 +1,9 @@
-"""Rows between two products, for decoders of another shape than Llama's: what attention, MLP or experts give joins
-the residual stream, and the products behind get that normed.
+"""Rows between two products, where those do not do it: what attention, MLP or experts give joins the residual
+stream, and the products behind get that normed.
 
-`products.Residual` does this inside a product, where RMS norms stand before attention and MLP and nothing else does.
-Here a norm may stand behind them too, or be a LayerNorm, or be none; sources may be two, and several rows with weights
-(experts). `tests/ext/reference_settle.py` defines what is computed.
+`products.Residual` does this inside a product, where all norms are RMS and one product joins at a time. Here a norm may
+be a LayerNorm; sources may be two, and several rows with weights (experts), or come from what the kernels do not hold.
+`tests/ext/reference_settle.py` defines what is computed.
 """
 
 from __future__ import annotations

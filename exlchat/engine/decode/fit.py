@@ -42,7 +42,7 @@ def why_not(transformer: Transformer, cache: KVCache) -> str | None:
 
 def why_not_fused(transformer: Transformer) -> str | None:
     """Why joins are operations of their own in a model's steps, or `None` where the products do them."""
-    if (why := _unlike_llama(transformer.spec)) is not None:
+    if (why := _why_spec_not_fused(transformer.spec)) is not None:
         return why
     for index, layer in enumerate(transformer.layers):
         if (why := _why_layer_not_fused(index, layer)) is not None:
@@ -67,7 +67,7 @@ def norms_heads_inside(layer: DecoderLayer) -> bool:
     return all(norm is not None and norm.kind == "rms" and norm.weight.ndim == 1 for norm in norms)
 
 
-def _unlike_llama(spec: ModelSpec) -> str | None:
+def _why_spec_not_fused(spec: ModelSpec) -> str | None:
     unlike = {
         "its norms subtract the mean": spec.norm_kind != "rms",
         "its attention and MLP work side by side": spec.parallel,

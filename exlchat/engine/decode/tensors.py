@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ class Stream:
     def first_rows(self, rows: int) -> Stream:
         deferred = self.deferred
         if deferred is not None:
-            deferred = replace(deferred, delta=deferred.delta[:rows], scale=deferred.scale[:rows])
+            deferred = Deferred(deferred.delta[:rows], deferred.scale[:rows])
         return Stream(self.hidden[:rows], self.squares[:rows], deferred)
 
     @property

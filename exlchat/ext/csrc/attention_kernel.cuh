@@ -25,9 +25,6 @@ __host__ __device__ __forceinline__ int columns_of(const ExlAttention &job) {
     return job.kv_heads * ((job.heads / job.kv_heads + HEADS - 1) / HEADS);
 }
 
-// Whether several tokens are of one sequence, and not of one each.
-__host__ __device__ __forceinline__ bool follow_each_other(const ExlAttention &job) { return job.table_stride == 0; }
-
 // Row of the cache that holds token `at` of the sequence of a new token.
 __device__ __forceinline__ int cache_row(const ExlAttention &job, int token, int kv, unsigned at) {
     const int *table = static_cast<const int *>(job.page_table) + (size_t)token * job.table_stride;

@@ -13,6 +13,9 @@ constexpr int PIECES = 2;
 constexpr float EMPTY = -1e30f;
 constexpr float LOG2_E = 1.4426950408889634f;
 
+// Whether several tokens are of one sequence, and not of one each.
+__host__ __device__ __forceinline__ bool follow_each_other(const ExlAttention &job) { return job.table_stride == 0; }
+
 // The cached tokens that a new one sees, in pieces, and how blocks share them.
 struct Shares {
     int cached, visible_from;  // tokens
