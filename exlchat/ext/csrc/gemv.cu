@@ -77,14 +77,17 @@ static int at_once(int rows) { return rows <= 2 ? 2 : (rows <= 4 ? 4 : 8); }
 // What adds to the residual reads wider x, and may take so much more than half of a multiprocessor's shared memory.
 constexpr int LARGER = 11 * 1024;
 
+// Whether blocks with so deep a ring fit a multiprocessor together with those of the kernel before.
+static bool beside(const ExlGemv &job, int depth, int sharing, const Card &card) {
+    const int share = card.half() + (job.x_kind == EXL_X_HALF ? LARGER : -LARGER);
+    return bytes_of(product_of(job, at_once(job.rows), depth, sharing)) <= share;
+}
 // How deep a ring the kernel of several rows gets, or 0 where there is no room: as deep as there is, but one slot less
 // where blocks of two kernels then fit a multiprocessor together, as for one row; at most DEFERRED_DEPTH of those that defer.
 static int depth_of(const ExlGemv &job, int sharing, const Card &card, int dependent) {
-    const auto product = [&](int depth) { return product_of(job, at_once(job.rows), depth, sharing); };
-    const auto bytes = [&](int depth) { return bytes_of(product(depth)); };
-    const auto fits = [&](int depth) { return product(depth).bytes <= card.room; };
-    const int share = card.half() + (job.x_kind == EXL_X_HALF ? LARGER : -LARGER);
-    if (!defers(job) && fits(4) && !(dependent && bytes(4) > share && bytes(3) <= share)) return 4;
+    const auto fits = [&](int depth) { return product_of(job, at_once(job.rows), depth, sharing).bytes <= card.room; };
+    const bool shorter = dependent && !beside(job, 4, sharing, card) && beside(job, 3, sharing, card);
+    if (!defers(job) && fits(4) && !shorter) return 4;
     if (fits(3)) return 3;
     return fits(2) ? 2 : 0;
 }
@@ -114,14 +117,18 @@ template <int DEPTH> static int launch_depth(const ExlGemv &job, const Way &way,
 static int launch_several(const ExlGemv &job, int dependent, cudaStream_t stream) {
     Card card;
     if (const cudaError_t error = ask_card(job, card)) return error;
-    Way way = {0, card.major >= 9 && job.blocks % 2 == 0 && job.x_spans[1] > 0 ? 2 : 1, 0};
+    Way way = {0, card.major >= 9 && job.blocks % 2 == 0 && job.x_spans[1] > 0 ? 2 : 1, 0, false};
     int passes = 1;
     for (; passes < job.rows; passes++)
         if ((way.depth = depth_of(rows_of(job, 0, (job.rows + passes - 1) / passes), way.sharing, card, dependent))) break;
     const int alone = card.half() + Card::OVER_HALF;
-    if (dependent && alone <= card.room && stands_alone(job, way.sharing, card)) way.least = alone;
+    const bool by_itself = stands_alone(job, way.sharing, card);
+    if (dependent && alone <= card.room && by_itself) way.least = alone;
+    // Behind attention there is room all the same.
+    const bool room_beside = job.x_kind == EXL_X_HALF || !by_itself;
     for (int done = 0, left = passes; left > 0; left--) {
         const ExlGemv part = rows_of(job, done, (job.rows - done) / left);
+        way.beside = dependent && room_beside && beside(part, way.depth, way.sharing, card);
         const int code = way.depth == 4   ? launch_depth<4>(part, way, dependent, stream)
                          : way.depth == 3 ? launch_depth<3>(part, way, dependent, stream)
                                           : launch_depth<2>(part, way, dependent, stream);

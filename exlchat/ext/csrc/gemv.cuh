@@ -44,6 +44,7 @@ struct Product {
     int x_sums;          // float [x_stride / 32][ROWS]: sums of 32 rows of x
     int sums;            // float [columns][WARPS][16]; of several rows as gemv_rows_kernel.cuh says
     int received;        // float [columns][16 * ROWS]: what a neighbour has added up, where blocks share x
+    int gift;            // a Gift: that it is there
     int squares_at;      // float, or where x joins JoinSums, [ROWS][WARPS]
     int exchange;        // an ExchangeInBlock, where what is added is a sum over cards; else 0
     int bytes;

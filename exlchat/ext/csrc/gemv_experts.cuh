@@ -120,16 +120,13 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_experts(const __grid_constant
     const int slot = parameters.across ? blockIdx.x : blockIdx.y, block = parameters.across ? blockIdx.y : blockIdx.x;
     const int32_t *plan = parameters.product.plan + (size_t)block * parameters.product.plan_ints;
     const Smem s(base, parameters.product);
-    if (slot >= parameters.slots || !copy_plan(parameters.product, plan, s)) {  // it only keeps its place
+    const int4 of_x = __ldg(reinterpret_cast<const int4 *>(plan + HEADER_INTS) + warp);
+    if (slot >= parameters.slots || !begin_block(parameters.product, plan, s)) {  // it only keeps its place
         wait_for_previous();
         return;
     }
-    const int4 of_x = __ldg(reinterpret_cast<const int4 *>(plan + HEADER_INTS) + warp);
     const Product &job = *s.job;
     const Segment *list = s.lists + warp * job.segments;
-#pragma unroll 1
-    for (int i = t; i < job.columns * WARPS * 4; i += THREADS)
-        reinterpret_cast<float4 *>(s.sums)[i] = {0.f, 0.f, 0.f, 0.f};
     const half *source = row_of(parameters, slot);
     // Since the step before, all weights have gone through L2, and the table has gone out of it.
     const int line = (blockIdx.y * gridDim.x + blockIdx.x) * (128 / (int)sizeof(ExlExpert));
@@ -146,7 +143,7 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_experts(const __grid_constant
     half *x = s.x + range.at;
     float *x_sums = s.x_sums + range.at / 32;
     if (parameters.gathered) stage_gathered(job, range, gather, features, x, ring);
-    else stage_halves<1>(job, range, x, ring);
+    else stage_halves(job, range, x, ring);
     const int mine = s.count(0), outputs = mine * 16;
     const bool any = t < outputs;
     const Output of_thread(s, any ? t / 16 : 0, t % 16);

@@ -15,6 +15,7 @@ struct Smem {
     Segment *lists;
     half *x;
     float *x_sums, *sums, *received, *squares;
+    Gift *gift;
     ExchangeInBlock *exchange;
 
     __device__ __forceinline__ Smem(char *base, const Product &job)
@@ -22,6 +23,7 @@ struct Smem {
           lists(reinterpret_cast<Segment *>(base + job.lists)), x(reinterpret_cast<half *>(base + job.x_at)),
           x_sums(reinterpret_cast<float *>(base + job.x_sums)), sums(reinterpret_cast<float *>(base + job.sums)),
           received(reinterpret_cast<float *>(base + job.received)), squares(reinterpret_cast<float *>(base + job.squares_at)),
+          gift(reinterpret_cast<Gift *>(base + job.gift)),
           exchange(reinterpret_cast<ExchangeInBlock *>(base + job.exchange)) {}
 
     // First column tile and number of column tiles of a matrix.
@@ -132,20 +134,62 @@ template <bool DEFERS> __device__ __forceinline__ Stream<DEFERS> ask_stream(cons
     return stream;
 }
 
-// The job, the block's counts and every warp's own list, to shared memory. False for a block that has nothing to do.
-__device__ __forceinline__ bool copy_plan(const Product &job, const int32_t *plan, const Smem &s) {
-    const int t = threadIdx.x, warp = t / LANES, lane = t % LANES;
-    const int4 *from = reinterpret_cast<const int4 *>(plan + HEADER_INTS + WARPS * WARP_INTS) + warp * job.segments;
-    int4 *list = reinterpret_cast<int4 *>(s.lists) + warp * job.segments;
-    const int4 *four = reinterpret_cast<const int4 *>(plan);
-    const int4 a = __ldg(four), b = __ldg(four + 1);
+// What a block begins with. A kernel that does not run beside the one before (plain edges, most of eight rows) makes everybody
+// wait for all of this: so a thread asks for all that it reads of the plan at once, and does what there is to do before any of it
+// is there.
+
+// The column tiles of a block: of each matrix the first and how many.
+struct Tiles {
+    int4 two, third;
+
+    __device__ __forceinline__ explicit Tiles(const int32_t *plan)
+        : two(__ldg(reinterpret_cast<const int4 *>(plan))), third(__ldg(reinterpret_cast<const int4 *>(plan) + 1)) {}
+    __device__ __forceinline__ int count() const { return two.y + two.w + third.y; }
+    __device__ __forceinline__ void keep(const Smem &s) const {
+        reinterpret_cast<int4 *>(s.counts)[0] = two, reinterpret_cast<int4 *>(s.counts)[1] = third;
+    }
+};
+
+// The segments of warp `number` of a plan, for the warp that takes them.
+struct Listed {
+    const int4 *from;
+    int4 *to, first;
+    int segments, lane;
+
+    __device__ __forceinline__ Listed(const Product &job, const int32_t *plan, int number, const Smem &s)
+        : from(reinterpret_cast<const int4 *>(plan + HEADER_INTS + WARPS * WARP_INTS) + number * job.segments),
+          to(reinterpret_cast<int4 *>(s.lists) + threadIdx.x / LANES * job.segments), segments(job.segments),
+          lane(threadIdx.x % LANES) {
+        if (lane < segments) first = __ldg(from + lane);
+    }
+    __device__ __forceinline__ void keep() const {
+        if (lane < segments) to[lane] = first;
 #pragma unroll 1
-    for (int i = lane; i < job.segments; i += LANES) list[i] = __ldg(from + i);
-    if (a.y + a.w + b.y == 0) return false;
-    if (t == 0) reinterpret_cast<int4 *>(s.counts)[0] = a, reinterpret_cast<int4 *>(s.counts)[1] = b;
+        for (int i = lane + LANES; i < segments; i += LANES) to[i] = __ldg(from + i);
+    }
+};
+
+// The job to shared memory, a line of parameters by each warp, and sums of nothing.
+template <int ROWS> __device__ __forceinline__ void make_ready(const Product &job, const Smem &s) {
+    constexpr int EACH = 8;
+    const int t = threadIdx.x;
+    if (t % LANES < EACH) {
 #pragma unroll 1
-    for (int i = t; i < (int)(sizeof(Product) / 8); i += THREADS)
-        reinterpret_cast<uint2 *>(s.job)[i] = reinterpret_cast<const uint2 *>(&job)[i];
+        for (int i = t / LANES * EACH + t % LANES; i < (int)(sizeof(Product) / 8); i += WARPS * EACH)
+            reinterpret_cast<uint2 *>(s.job)[i] = reinterpret_cast<const uint2 *>(&job)[i];
+    }
+#pragma unroll 1
+    for (int i = t; i < job.columns * WARPS * 4 * ROWS; i += THREADS) reinterpret_cast<float4 *>(s.sums)[i] = {0.f, 0.f, 0.f, 0.f};
+}
+
+// All of that for one row of x. False for a block that has nothing to do.
+__device__ __forceinline__ bool begin_block(const Product &job, const int32_t *plan, const Smem &s) {
+    const Listed listed(job, plan, threadIdx.x / LANES, s);
+    const Tiles tiles(plan);
+    make_ready<1>(job, s);
+    if (tiles.count() == 0) return false;
+    listed.keep();
+    if (threadIdx.x == 0) tiles.keep(s);
     __syncthreads();
     return true;
 }
@@ -158,7 +202,7 @@ template <int DEPTH, bool DEFERS> __global__ void __launch_bounds__(THREADS, 2) 
     const int32_t *plan = parameters.plan + (size_t)blockIdx.x * parameters.plan_ints;
     const int4 of_x = __ldg(reinterpret_cast<const int4 *>(plan + HEADER_INTS) + warp);
     const Smem s(base, parameters);
-    if (!copy_plan(parameters, plan, s)) {  // it only keeps its place
+    if (!begin_block(parameters, plan, s)) {  // it only keeps its place
         wait_for_previous();
         return;
     }
@@ -172,9 +216,6 @@ template <int DEPTH, bool DEFERS> __global__ void __launch_bounds__(THREADS, 2) 
     const Output first(s, any ? t / 16 : 0, t % 16);
     Ahead ahead;
     if (any) ask_constants<DEFERS>(job, first, ahead);
-#pragma unroll 1
-    for (int i = t; i < job.columns * WARPS * 4; i += THREADS)
-        reinterpret_cast<float4 *>(s.sums)[i] = {0.f, 0.f, 0.f, 0.f};
     const Range range = {of_x.x, of_x.y, of_x.z};
     half *x = s.x + range.at;
     float *x_sums = s.x_sums + range.at / 32;

@@ -36,7 +36,9 @@ inline Product product_of(const ExlGemv &job, int at_once, int depth, int sharin
     p.x_sums = p.x_at + p.x_stride * 2 * job.rows;
     p.sums = p.x_sums + align16(p.x_stride / 32 * 4 * at_once);
     p.received = p.sums + job.columns * WARPS * 16 * at_once * 4;
-    p.squares_at = p.received + (at_once > 1 && sharing > 1 ? job.columns * 16 * at_once * 4 : 0);
+    const bool shares = at_once > 1 && sharing > 1;
+    p.gift = p.received + (shares ? job.columns * 16 * at_once * 4 : 0);
+    p.squares_at = p.gift + (shares ? align16(sizeof(Gift)) : 0);
     p.bytes = p.squares_at + align16(WARPS * at_once * (job.x_kind >= EXL_X_JOIN_NORM ? (int)sizeof(JoinSums) : 4));
     if (job.y_kind == EXL_Y_ADD && job.residual.peers) p.exchange = p.bytes, p.bytes += sizeof(ExchangeInBlock);
     return p;
@@ -48,7 +50,8 @@ inline int bytes_of(const Product &p) { return p.exchange ? p.exchange : p.bytes
 // How several rows are multiplied.
 struct Way {
     int depth, sharing;
-    int least;  // shared memory that a block takes, even where it needs less
+    int least;    // shared memory that a block takes, even where it needs less
+    bool beside;  // whether blocks run beside those of the kernel before, and ask for weights meanwhile; else x comes first
 };
 
 // Whether a norm stands behind what joins the residual that a product reads or adds to. Kernels of their own do that: in those
@@ -60,7 +63,7 @@ constexpr int DEFERRED_DEPTH = 3;  // of several rows that defer, the most
 
 template <int ROWS, int DEPTH> int launch_rows(const ExlGemv &job, const Way &way, int dependent, cudaStream_t stream) {
     Product p = product_of(job, ROWS, DEPTH, way.sharing);
-    p.early = dependent;
+    p.early = way.beside;
     const int bytes = p.bytes > way.least ? p.bytes : way.least;
     const auto run = [&](auto pairs, auto alone) {
         if (way.sharing == 2) return launch_clusters(2, pairs, job.blocks, THREADS, bytes, dependent, stream, p);

@@ -24,9 +24,9 @@ template <int BLOCKS> struct Part {
     __device__ __forceinline__ int2 rows() const { return __ldg(reinterpret_cast<const int2 *>(plan + HEADER_INTS) + warp * 2); }
 };
 
-// The rows of x that a block needs, from the first to the last of its warps. By whole warps.
-template <int BLOCKS> __device__ __forceinline__ Range rows_of_all(const Product &job) {
-    const int2 rows = Part<BLOCKS>(job, threadIdx.x % WARPS).rows();
+// The rows of x that a block needs, from the first to the last of its warps; each lane brings those of warp number
+// lane % WARPS. By whole warps.
+__device__ __forceinline__ Range rows_of_all(const Product &job, int2 rows) {
     int first = rows.y ? rows.x : job.stored, end = rows.x + rows.y;
 #pragma unroll
     for (int d = WARPS / 2; d; d /= 2)
@@ -50,10 +50,11 @@ template <int ROWS, int BLOCKS> struct RowsTotal {
         if constexpr (BLOCKS == 1) return first + sum_of<WARPS / 2>(own + WARPS / 2 * TILE, TILE);
         return first + s.received[number * TILE + place];
     }
-    // By all threads: to the neighbour what it lacks.
-    __device__ __forceinline__ void give() const {
+    // By all threads: to the neighbour what it lacks, and from it what this block does.
+    __device__ __forceinline__ void exchange() const {
         for (int i = threadIdx.x; i < s.job->columns * TILE; i += THREADS)
-            give_neighbour(s.received + i, 1 - rank, sum_of<EACH>(sums_of(1 - rank, i / TILE, i % TILE), TILE));
+            s.gift->give(s.received + i, 1 - rank, sum_of<EACH>(sums_of(1 - rank, i / TILE, i % TILE), TILE));
+        s.gift->wait();
     }
 };
 
@@ -88,25 +89,19 @@ __device__ __forceinline__ void write_all(const Total &total, const Writer &writ
     }
 }
 
-// The job, what the block writes, and every warp's own list, to shared memory. False where no neighbour has anything to do.
-template <int BLOCKS> __device__ __forceinline__ bool copy_part(const Product &job, const Part<BLOCKS> &part, const Smem &s) {
-    const int t = threadIdx.x, warp = t / LANES;
-    const int4 *from = reinterpret_cast<const int4 *>(part.plan + HEADER_INTS + WARPS * WARP_INTS) + part.warp * job.segments;
-    int4 *list = reinterpret_cast<int4 *>(s.lists) + warp * job.segments;
-    int columns = 0;
-#pragma unroll
-    for (int i = 0; i < BLOCKS; i++) {
-        const int4 *header = reinterpret_cast<const int4 *>(part.own + (i - part.rank) * job.plan_ints);
-        const int4 a = __ldg(header), b = __ldg(header + 1);
-        columns += a.y + a.w + b.y;
-        if (t == 0 && i == part.rank) reinterpret_cast<int4 *>(s.counts)[0] = a, reinterpret_cast<int4 *>(s.counts)[1] = b;
-    }
-#pragma unroll 1
-    for (int i = t % LANES; i < job.segments; i += LANES) list[i] = __ldg(from + i);
-    if (columns == 0) return false;
-#pragma unroll 1
-    for (int i = t; i < (int)(sizeof(Product) / 8); i += THREADS)
-        reinterpret_cast<uint2 *>(s.job)[i] = reinterpret_cast<const uint2 *>(&job)[i];
+// What a block begins with; the job, what it writes, and every warp's own list come to shared memory. False where no neighbour has
+// anything to do.
+template <int ROWS, int BLOCKS>
+__device__ __forceinline__ bool begin_part(const Product &job, const Part<BLOCKS> &part, const Smem &s) {
+    const Listed listed(job, part.plan, part.warp, s);
+    const Tiles own(part.own);
+    int tiles = own.count();
+    if constexpr (BLOCKS > 1) tiles += Tiles(part.own + (1 - 2 * part.rank) * job.plan_ints).count();
+    make_ready<ROWS>(job, s);
+    if (tiles == 0) return false;
+    listed.keep();
+    if (threadIdx.x == 0) own.keep(s);
+    if (BLOCKS > 1 && threadIdx.x == 0) s.gift->expect(job.columns * 16 * ROWS * (int)sizeof(float));
     __syncthreads();
     return true;
 }
@@ -120,13 +115,14 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_rows(const __grid_constant__ 
         const int t = threadIdx.x, warp = t / LANES;
         const Part<BLOCKS> part(parameters, warp);
         const Smem s(base, parameters);
-        const Range range = rows_of_all<BLOCKS>(parameters);
-        const int first_row = part.rows().x - range.row;
-        if (!copy_part(parameters, part, s)) {  // they only keep their places
+        const int2 of_warp = part.rows(), of_lane = Part<BLOCKS>(parameters, t % WARPS).rows();
+        if (!begin_part<ROWS>(parameters, part, s)) {  // they only keep their places
             wait_for_previous();
             return;
         }
-        if constexpr (BLOCKS > 1) come_to_cluster();  // the neighbour may write here from now on
+        const Range range = rows_of_all(parameters, of_lane);
+        const int first_row = of_warp.x - range.row;
+        if constexpr (BLOCKS > 1) pass_by_cluster();  // the neighbour may give from now on
         const Product &job = *s.job;
         const Segment *list = s.lists + warp * job.segments;
         Ring<DEPTH> ring(job, list, base);
@@ -138,9 +134,6 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_rows(const __grid_constant__ 
         Ahead ahead;
         if (writer.any) ask_constants<DEFERS>(job, first, ahead);
         const int column_floats = Part<BLOCKS>::EACH * 16 * ROWS;
-#pragma unroll 1
-        for (int i = t; i < job.columns * BLOCKS * column_floats / 4; i += THREADS)
-            reinterpret_cast<float4 *>(s.sums)[i] = {0.f, 0.f, 0.f, 0.f};
         prepare_exchange(s);
         wait_for_previous();
         ask_tag(s);
@@ -157,9 +150,7 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_rows(const __grid_constant__ 
         const RowsTotal<ROWS, BLOCKS> total = {s, part.rank};
         if constexpr (BLOCKS > 1) {
             wait_for_cluster();
-            total.give();
-            come_to_cluster();
-            wait_for_cluster();
+            total.exchange();
         }
         if (job.exchange) {
 #pragma unroll 1

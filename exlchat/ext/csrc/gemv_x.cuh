@@ -131,38 +131,59 @@ __device__ __forceinline__ void stage_normed(const Product &job, const Range &ra
     if (JOINS && threadIdx.x < job.rows) job.scale[threadIdx.x] = of_row.scale;
 }
 
-// Not by asynchronous copies: those of the ring, asked for before, would have to be waited for as well.
-template <int ROWS, int DEPTH>
+// Of one row not by asynchronous copies: those of the ring, asked for before, would have to be waited for as well.
+template <int DEPTH>
 __device__ __forceinline__ void stage_halves(const Product &job, const Range &range, half *x, Ring<DEPTH> &ring) {
-    constexpr int AT_ONCE = ROWS == 8 ? 16 : 8, STEP = CREW<ROWS>;
-    const int number = number_in_crew<ROWS>(), octets = range.rows / 8, stored = (job.stored - range.row) / 8;
-    const int all = ROWS == 1 ? octets : octets * job.rows;
-    const half *source = static_cast<const half *>(job.x) + range.row;
-    Place<ROWS> place(octets), placed = place;
+    constexpr int AT_ONCE = 8;
+    const int lane = threadIdx.x % LANES, octets = range.rows / 8, stored = (job.stored - range.row) / 8;
+    const uint4 *source = reinterpret_cast<const uint4 *>(static_cast<const half *>(job.x) + range.row);
 #pragma unroll 1
-    for (int base = 0; base == 0 || base < all; base += STEP * AT_ONCE) {
+    for (int base = 0; base == 0 || base < octets; base += LANES * AT_ONCE) {
         uint4 v[AT_ONCE];
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
+            const int i = base + k * LANES + lane;
             v[k] = {0, 0, 0, 0};
-            if (base + k * STEP + number < all && place.part < stored)
-                v[k] = produced(reinterpret_cast<const uint4 *>(source + (size_t)place.row * job.stored) + place.part);
-            place.go_on();
+            if (i < min(octets, stored)) v[k] = produced(source + i);
         }
         if (base == 0 && !job.early) ring.start();
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
-            if (base + k * STEP + number < all)
-                reinterpret_cast<uint4 *>(x + placed.row * job.x_stride)[placed.part] = v[k];
-            placed.go_on();
+            const int i = base + k * LANES + lane;
+            if (i < octets) reinterpret_cast<uint4 *>(x)[i] = v[k];
         }
+    }
+}
+// Several rows are more than registers hold.
+template <int ROWS, int DEPTH>
+__device__ __forceinline__ void copy_halves(const Product &job, const Range &range, half *x, Ring<DEPTH> &ring) {
+    const int octets = range.rows / 8, stored = (job.stored - range.row) / 8, all = octets * job.rows;
+    const half *source = static_cast<const half *>(job.x) + range.row;
+    Place<ROWS> place(octets);
+#pragma unroll 1
+    for (int i = number_in_crew<ROWS>(); i < all; i += CREW<ROWS>, place.go_on()) {
+        half *to = x + place.row * job.x_stride + place.part * 8;
+        if (place.part < stored) copy16(to, source + (size_t)place.row * job.stored + place.part * 8);
+        else *reinterpret_cast<uint4 *>(to) = uint4{0, 0, 0, 0};
+    }
+    end_of_copies();
+    if (job.early) {
+        wait_for_copies<0>();
+    } else {
+        ring.start();
+        wait_for_copies<DEPTH - 1>();
     }
 }
 
 template <int ROWS, bool DEFERS, int DEPTH>
 __device__ __forceinline__ void stage(const Product &job, const Range &range, half *x, float *parts, Ring<DEPTH> &ring) {
-    if (job.x_kind == EXL_X_HALF) stage_halves<ROWS>(job, range, x, ring);
-    else stage_normed<ROWS, std::conditional_t<DEFERS, JoinSums, float>>(job, range, x, parts, ring);
+    if (job.x_kind != EXL_X_HALF) {
+        stage_normed<ROWS, std::conditional_t<DEFERS, JoinSums, float>>(job, range, x, parts, ring);
+    } else if constexpr (ROWS == 1) {
+        stage_halves(job, range, x, ring);
+    } else {
+        copy_halves<ROWS>(job, range, x, ring);
+    }
 }
 
 // What a lane loads of x for the tensor cores: its part of the 16 rows of a column, or its row, of which the last stands in
