@@ -134,6 +134,7 @@ struct GemmCut {
             }
         }
         units.blocks = std::min(job.blocks, units.total());
+        units.each = units.total() / units.blocks, units.more = units.total() % units.blocks;
         units.cluster = 1;
         const int bytes = tiles * 8 * X_BYTES + GROUP_TILES * (shape.code_bytes + shape.scale_bytes);
         shape.slot = (bytes + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT;
@@ -142,7 +143,7 @@ struct GemmCut {
     bool fit(const ExlGemm &job, int room) {
         for (int most = MAX_TILES; most >= 2; most -= 2) {
             make(job, most);
-            shape.stages = std::min(MOST_STAGES, room / shape.slot);
+            shape.stages = std::min(most_stages(tiles), (room - (int)sizeof(ExlGemm)) / shape.slot);
             if (shape.stages >= 2) break;
         }
         cut_for_clusters(job);

@@ -257,20 +257,37 @@ __device__ __forceinline__ void add_in_cluster(const ExlGemm &job, const GemmUni
             if (b < units.cluster) sum.x += left[b].x, sum.y += left[b].y, sum.z += left[b].z, sum.w += left[b].w;
         store_tile(job, part.matrix, part.group * GROUP_TILES + at / TILES, (part.pass * TILES + at % TILES) * 8, sum);
     }
-    come_to_cluster();
+    come_to_cluster();  // with all that was asked of others there: until then they must not end
     wait_for_cluster();
+}
+
+// By all threads: the job to shared memory. Who reads its parameters where they are waits for one line of them after the other;
+// here each warp asks for a line.
+__device__ __forceinline__ void copy_job(ExlGemm &to, const ExlGemm &job) {
+    constexpr int EACH = 8, ALL = sizeof(ExlGemm) / 8;
+    static_assert(sizeof(ExlGemm) % 8 == 0, "");
+    const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    if (lane < EACH) {
+#pragma unroll 1
+        for (int i = warp * EACH + lane; i < ALL; i += (MULTIPLIERS + BRINGERS) * EACH)
+            reinterpret_cast<uint2 *>(&to)[i] = reinterpret_cast<const uint2 *>(&job)[i];
+    }
+    __syncthreads();
 }
 
 // TILES: of 8 rows, in a pass.
 template <int TILES>
 __global__ void __launch_bounds__(MULTIPLY_THREADS + BRING_THREADS, 1)
-    gemm(const __grid_constant__ ExlGemm job, const __grid_constant__ GemmUnits units,
+    gemm(const __grid_constant__ ExlGemm parameters, const __grid_constant__ GemmUnits units,
          const __grid_constant__ GemmShape shape) {
     EXL_ALIGNED_SHARED_MEMORY(slot_memory, SLOT_ALIGNMENT);
     char *shared = reinterpret_cast<char *>(slot_memory);
     let_next_start();
-    int unit = units.begin(job, blockIdx.x);
-    const int last = units.begin(job, blockIdx.x + 1);
+    ExlGemm &job = *reinterpret_cast<ExlGemm *>(shared + shape.job_at());
+    copy_job(job, parameters);
+    const int2 run = units.run(job, blockIdx.x);
+    int unit = run.x;
+    const int last = run.y;
     float4 *left = reinterpret_cast<float4 *>(shared);
     if (threadIdx.x >= MULTIPLY_THREADS) {
         Bringer<TILES> bringer(job, shape, shared);
@@ -317,7 +334,7 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS + BRING_THREADS, 1)
 template <int TILES>
 int launch_gemm(const ExlGemm &job, const GemmUnits &units, const GemmShape &shape, cudaStream_t stream) {
     return launch_clusters(units.cluster, gemm<TILES>, units.blocks, MULTIPLY_THREADS + BRING_THREADS,
-                           shape.stages * shape.slot, 1, stream, job, units, shape);
+                           shape.bytes(), 1, stream, job, units, shape);
 }
 
 // Clusters of `size` blocks with so much shared memory that the card runs beside each other.
