@@ -14,6 +14,7 @@
 // those of the blocks behind it, in their order: the same result every run. It has them at the end of its run, and they
 // have left theirs at the beginning of their own, so that hardly anybody waits.
 #pragma once
+#include "cluster.cuh"
 #include "gemm_bring.cuh"
 #include "gemm_weights.cuh"
 

@@ -1,6 +1,7 @@
 // The kernel of gemv.cuh for one row of x: from the plan to what is written.
 #pragma once
 #include "activation.cuh"
+#include "cluster.cuh"
 #include "gemv_row.cuh"
 #include "gemv_x.cuh"
 #include "peers.cuh"
