@@ -14,8 +14,8 @@ from pathlib import Path
 from exlchat.ext.errors import BuildError
 from exlchat.ext.targets import Capability, dotted, parse_capability
 
-OLDEST = (12, 0)
-"""The first CUDA series with everything the sources use: C++17 and the dependent-launch instructions of sm_90."""
+OLDEST = (12, 1)
+"""The first CUDA with everything the sources use: C++17 and, for sm_90, dependent launch and `st.async`."""
 
 INSTALL = "pip install 'exlchat[build]'"
 INSTALLS = (13, 0)

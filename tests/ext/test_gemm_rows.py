@@ -96,6 +96,16 @@ def test_x_in_the_order_of_the_product(make: Make, rows: int) -> None:
         check(make(matrix, processors=processors), [matrix], rows)
 
 
+@pytest.mark.parametrize("functions", ["warps"], indirect=True)
+def test_x_in_the_order_of_the_product_on_a_card_with_little_memory(functions: dict[str, Any], make: Make) -> None:
+    matrix = replace(packed(1536, 288, "8", "cpu"), gather=torch.randperm(1536).short())
+    functions["emulated_card"](65536, 132, 7)
+    try:
+        check(make(matrix), [matrix], 40)
+    finally:
+        functions["emulated_card"](232448, 132, 8)
+
+
 # Room for four slots, for three, for two and for one.
 @pytest.mark.parametrize("room", [166912, 101376, 65536, 38912])
 @pytest.mark.parametrize("rows", [9, 130])

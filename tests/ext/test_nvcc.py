@@ -63,7 +63,7 @@ def test_a_driver_older_than_the_compiler(cuda13: Path) -> None:
 
 def test_a_compiler_of_another_age(tmp_path: Path) -> None:
     old = fake_nvcc(tmp_path / "nvcc", "11.8", 75, 80, 86)
-    assert "is too old: 12.0 or newer is needed" in refusal(old, wanted=(8, 6))
+    assert "is too old: 12.1 or newer is needed" in refusal(old, wanted=(8, 6))
 
 
 def test_something_else_called_nvcc(tmp_path: Path, cuda13: Path) -> None:

@@ -59,7 +59,12 @@ __device__ __forceinline__ void load_blocks_turned(uint32_t (&r)[4], const half 
                  : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
 }
 
-// 16 bytes to shared memory without passing through registers; before sm_80 through them.
+// 16 bytes to shared memory without passing through registers; before sm_80 through them, one copy after the other.
+#if __CUDA_ARCH__ >= 800
+constexpr bool COPIES_GO_ON = true;
+#else
+constexpr bool COPIES_GO_ON = false;
+#endif
 __device__ __forceinline__ void copy16(void *to, const void *from) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)

@@ -140,10 +140,11 @@ struct GemmCut {
         shape.slot = (bytes + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT;
     }
     // As many slots as there is room for, and so few rows that there is room for two if that is possible.
-    bool fit(const ExlGemm &job, int room) {
+    bool fit(const ExlGemm &job, int room, int major) {
+        shape.job_bytes = major == 9 ? (int)sizeof(ExlGemm) : 0;
         for (int most = MAX_TILES; most >= 2; most -= 2) {
             make(job, most);
-            shape.stages = std::min(most_stages(tiles), (room - (int)sizeof(ExlGemm)) / shape.slot);
+            shape.stages = std::min(most_stages(tiles), (room - shape.job_bytes) / shape.slot);
             if (shape.stages >= 2) break;
         }
         cut_for_clusters(job);
@@ -178,22 +179,25 @@ static int multiply(const ExlGemm &job, const GemmCut &cut, cudaStream_t stream)
 
 }  // namespace exl
 
-static int cut_of(const ExlGemm *job, exl::GemmCut &cut) {
+static int cut_of(const ExlGemm *job, exl::GemmCut &cut, int &major) {
     if (!job || !exl::job_ok(*job)) return EXL_BAD_ARGUMENT;
     int device = 0, room = 0;
     cudaError_t error = cudaGetDevice(&device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     if (error != cudaSuccess) return error;
     if (job->room) room = std::min(room, (int)job->room);
-    return cut.fit(*job, room) ? 0 : EXL_BAD_ARGUMENT;
+    return cut.fit(*job, room, major) ? 0 : EXL_BAD_ARGUMENT;
 }
 
 extern "C" int exl_gemm(const ExlGemm *job, void *stream) {
     const cudaStream_t s = static_cast<cudaStream_t>(stream);
     exl::GemmCut cut = {};
-    if (const int code = cut_of(job, cut)) return code;
+    int major = 0;
+    if (const int code = cut_of(job, cut, major)) return code;
     if (!job->x_features) {
-        const bool as_told = (cut.tiles > exl::MOST_PAIRED_TILES) == (job->rows > EXL_GEMM_PAIRED_ROWS);
+        // Only Hopper reads x in another order where there are many rows.
+        const bool as_told = major != 9 || (cut.tiles > exl::MOST_PAIRED_TILES) == (job->rows > EXL_GEMM_PAIRED_ROWS);
         return as_told ? exl::multiply(*job, cut, s) : EXL_BAD_ARGUMENT;
     }
     const int code = exl::gather_x(*job, cut.tiles, s);

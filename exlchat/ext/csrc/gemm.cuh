@@ -1,7 +1,7 @@
 // Products of packed matrices with 9 rows of x and more, on tensor cores: float16 weights times float16 x, float sums.
 //
 // A block has a group of 16 column tiles and up to 64 rows of x, and goes through its pieces (128 input rows) one by
-// one. Four warps do nothing but bring codes, scales and x to shared memory, up to five pieces ahead; eight multiply,
+// one. Four warps do nothing but bring codes, scales and x to shared memory, three or five pieces ahead; eight multiply,
 // two column tiles each. Every code becomes its weight once, rounded as the format says, for all rows of x.
 //
 // What this shape comes from: instructions bind it sooner than memory does. Where sixteen warps multiplied half a piece
@@ -284,8 +284,8 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS + BRING_THREADS, 1)
     EXL_ALIGNED_SHARED_MEMORY(slot_memory, SLOT_ALIGNMENT);
     char *shared = reinterpret_cast<char *>(slot_memory);
     let_next_start();
-    ExlGemm &job = *reinterpret_cast<ExlGemm *>(shared + shape.job_at());
-    copy_job(job, parameters);
+    const ExlGemm &job = KEEPS_JOB ? *reinterpret_cast<const ExlGemm *>(shared + shape.job_at()) : parameters;
+    if constexpr (KEEPS_JOB) copy_job(*reinterpret_cast<ExlGemm *>(shared + shape.job_at()), parameters);
     const int2 run = units.run(job, blockIdx.x);
     int unit = run.x;
     const int last = run.y;

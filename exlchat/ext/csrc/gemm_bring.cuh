@@ -23,12 +23,13 @@ template <int TILES> constexpr bool BY_GROUPS = EXL_WGMMA && TILES > MOST_PAIRED
 constexpr int most_stages(int tiles) { return tiles > MOST_PAIRED_TILES ? 6 : 4; }
 
 // Shared memory of a block: slots, each of x [tiles * 8][128], codes [GROUP_TILES][code_bytes] and scales
-// [GROUP_TILES][scale_bytes] of a piece; behind them the job.
+// [GROUP_TILES][scale_bytes] of a piece; behind them, on Hopper, the job. Cards with 99 KB would have a slot less for it.
+constexpr bool KEEPS_JOB = EXL_WGMMA;
 struct GemmShape {
-    int code_bytes, scale_bytes, slot, stages;
+    int code_bytes, scale_bytes, slot, stages, job_bytes;
 
     __host__ __device__ int job_at() const { return stages * slot; }
-    int bytes() const { return job_at() + (int)sizeof(ExlGemm); }
+    int bytes() const { return job_at() + job_bytes; }
 
     // Pieces whose products may go on behind the barrier at which those of the next one begin.
     template <int TILES> __device__ __forceinline__ int going_on() const { return BY_GROUPS<TILES> && stages > 2 ? 1 : 0; }

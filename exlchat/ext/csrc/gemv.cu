@@ -124,11 +124,11 @@ static int launch_several(const ExlGemv &job, int dependent, cudaStream_t stream
     const int alone = card.half() + Card::OVER_HALF;
     const bool by_itself = stands_alone(job, way.sharing, card);
     if (dependent && alone <= card.room && by_itself) way.least = alone;
-    // Behind attention there is room all the same.
+    // What reads halves stands behind attention, or goes by its own size.
     const bool room_beside = job.x_kind == EXL_X_HALF || !by_itself;
     for (int done = 0, left = passes; left > 0; left--) {
         const ExlGemv part = rows_of(job, done, (job.rows - done) / left);
-        way.beside = dependent && room_beside && beside(part, way.depth, way.sharing, card);
+        way.beside = dependent && done == 0 && room_beside && beside(part, way.depth, way.sharing, card);
         const int code = way.depth == 4   ? launch_depth<4>(part, way, dependent, stream)
                          : way.depth == 3 ? launch_depth<3>(part, way, dependent, stream)
                                           : launch_depth<2>(part, way, dependent, stream);

@@ -3,8 +3,8 @@
 // A block owns a range of column tiles, and each of its warps a range of their rows (exlchat/ext/plan.py). So with one row of
 // x a warp needs its own part of it alone and waits for no other until the end; several rows are brought by all warps
 // together, of one block or of two (gemv_rows_kernel.cuh). A warp reads its weights by asynchronous copies into
-// a ring of its own in shared memory, DEPTH - 1 steps ahead of what it multiplies, the first of them asked for before
-// the previous kernel ends: as much as the memory delivers while that one ends and this one fetches x. Nothing of that
+// a ring of its own in shared memory, DEPTH - 1 steps ahead of what it multiplies, the first of them, where a block has room
+// beside the previous kernel, before that ends: as much as the memory delivers while it ends and this one fetches x. Nothing of that
 // depends on bit widths; only the multiplication does. The warps' sums of a column are added in a fixed order at the
 // end, those of the first half of the warps and those of the others: the same result every run.
 #pragma once

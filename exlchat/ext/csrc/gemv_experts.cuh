@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_experts(const __grid_constant
     half *x = s.x + range.at;
     float *x_sums = s.x_sums + range.at / 32;
     if (parameters.gathered) stage_gathered(job, range, gather, features, x, ring);
-    else stage_halves(job, range, x, ring);
+    else stage_halves<1>(job, range, x, ring);
     const int mine = s.count(0), outputs = mine * 16;
     const bool any = t < outputs;
     const Output of_thread(s, any ? t / 16 : 0, t % 16);

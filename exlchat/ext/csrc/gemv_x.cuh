@@ -132,29 +132,33 @@ __device__ __forceinline__ void stage_normed(const Product &job, const Range &ra
 }
 
 // Of one row not by asynchronous copies: those of the ring, asked for before, would have to be waited for as well.
-template <int DEPTH>
+template <int ROWS, int DEPTH>
 __device__ __forceinline__ void stage_halves(const Product &job, const Range &range, half *x, Ring<DEPTH> &ring) {
-    constexpr int AT_ONCE = 8;
-    const int lane = threadIdx.x % LANES, octets = range.rows / 8, stored = (job.stored - range.row) / 8;
-    const uint4 *source = reinterpret_cast<const uint4 *>(static_cast<const half *>(job.x) + range.row);
+    constexpr int AT_ONCE = 8, STEP = CREW<ROWS>;
+    const int number = number_in_crew<ROWS>(), octets = range.rows / 8, stored = (job.stored - range.row) / 8;
+    const int all = ROWS == 1 ? octets : octets * job.rows;
+    const half *source = static_cast<const half *>(job.x) + range.row;
+    Place<ROWS> place(octets), placed = place;
 #pragma unroll 1
-    for (int base = 0; base == 0 || base < octets; base += LANES * AT_ONCE) {
+    for (int base = 0; base == 0 || base < all; base += STEP * AT_ONCE) {
         uint4 v[AT_ONCE];
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
-            const int i = base + k * LANES + lane;
             v[k] = {0, 0, 0, 0};
-            if (i < min(octets, stored)) v[k] = produced(source + i);
+            if (base + k * STEP + number < all && place.part < stored)
+                v[k] = produced(reinterpret_cast<const uint4 *>(source + (size_t)place.row * job.stored) + place.part);
+            place.go_on();
         }
         if (base == 0 && !job.early) ring.start();
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
-            const int i = base + k * LANES + lane;
-            if (i < octets) reinterpret_cast<uint4 *>(x)[i] = v[k];
+            if (base + k * STEP + number < all)
+                reinterpret_cast<uint4 *>(x + placed.row * job.x_stride)[placed.part] = v[k];
+            placed.go_on();
         }
     }
 }
-// Several rows are more than registers hold.
+// Several rows are more than registers hold; where the ring was started before, it is waited for as well.
 template <int ROWS, int DEPTH>
 __device__ __forceinline__ void copy_halves(const Product &job, const Range &range, half *x, Ring<DEPTH> &ring) {
     const int octets = range.rows / 8, stored = (job.stored - range.row) / 8, all = octets * job.rows;
@@ -179,8 +183,8 @@ template <int ROWS, bool DEFERS, int DEPTH>
 __device__ __forceinline__ void stage(const Product &job, const Range &range, half *x, float *parts, Ring<DEPTH> &ring) {
     if (job.x_kind != EXL_X_HALF) {
         stage_normed<ROWS, std::conditional_t<DEFERS, JoinSums, float>>(job, range, x, parts, ring);
-    } else if constexpr (ROWS == 1) {
-        stage_halves(job, range, x, ring);
+    } else if constexpr (ROWS == 1 || !COPIES_GO_ON) {
+        stage_halves<ROWS>(job, range, x, ring);
     } else {
         copy_halves<ROWS>(job, range, x, ring);
     }

@@ -56,10 +56,17 @@ namespace emulated {
 
 constexpr size_t STACK = 32768;
 
+struct Copy {
+    void *to;
+    const void *from;
+    int group;
+};
 struct Fiber {
     void *stack_top;
     char *stack = static_cast<char *>(malloc(STACK));
     bool ended;
+    int group;                 // of copies, that is not ended yet
+    std::vector<Copy> copies;  // under way, the oldest first
 };
 
 struct Block {
@@ -134,7 +141,7 @@ inline void run_block(int index, dim3 grid, int threads, const std::function<voi
     for (int warp = 0; warp < 32; warp++) own.warp_alive[warp] = own.warp_arrived[warp] = 0;
     for (int t = 0; t < threads; t++) {
         Fiber &fiber = own.fibers[t];
-        fiber.ended = false;
+        fiber.ended = false, fiber.group = 0, fiber.copies.clear();
         own.warp_alive[t / 32]++;
         void **top = reinterpret_cast<void **>(((uintptr_t)fiber.stack + STACK) & ~(uintptr_t)63);
         *--top = nullptr;
@@ -344,17 +351,25 @@ inline void wait_for_previous() {}
 
 inline uint32_t picked(uint32_t word, uint32_t mask, uint32_t bits) { return (word & mask) | bits; }
 inline float power_of_two(float x) { return exp2f(x); }
-inline void copy16(void *to, const void *from) { memcpy(to, from, 16); }
+constexpr bool COPIES_GO_ON = true;
+// Copies come as late as they may: when they are waited for.
+inline emulated::Fiber &this_fiber() { return emulated::block->fibers[emulated::block->current]; }
+inline void copy16(void *to, const void *from) { this_fiber().copies.push_back({to, from, this_fiber().group}); }
 inline void copy16_if(bool wanted, void *to, const void *from) {
-    if (wanted) memcpy(to, from, 16);
+    if (wanted) copy16(to, from);
 }
 template <class T> inline void load_if(bool wanted, T &value, const void *from) {
     if (wanted) memcpy(&value, from, sizeof(value));
 }
 inline void load8_if(bool wanted, uint2 &value, const void *from) { load_if(wanted, value, from); }
 inline void load16_if(bool wanted, uint4 &value, const void *from) { load_if(wanted, value, from); }
-inline void end_of_copies() {}
-template <int PENDING> inline void wait_for_copies() {}
+inline void end_of_copies() { this_fiber().group++; }
+template <int PENDING> inline void wait_for_copies() {
+    emulated::Fiber &fiber = this_fiber();
+    auto copy = fiber.copies.begin();
+    for (; copy != fiber.copies.end() && copy->group < fiber.group - PENDING; copy++) memcpy(copy->to, copy->from, 16);
+    fiber.copies.erase(fiber.copies.begin(), copy);
+}
 inline float warp_sum(float v) {
     for (int d = 16; d; d /= 2) v += __shfl_xor_sync(~0u, v, d);
     return v;
