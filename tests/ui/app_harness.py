@@ -108,9 +108,16 @@ async def until(pilot: Pilot[int], condition: Callable[[], bool], seconds: float
     """Wait until something is so."""
     patience = Patience(seconds)
     while not condition():
-        assert not patience.is_over(), f"still not so after {seconds} s"
+        assert not patience.is_over(), f"still not so after {seconds} s:\n{_situation(chat_app(pilot))}"
         await pilot.pause(0.01)
     await pilot.pause()
+
+
+def _situation(app: ChatApp) -> str:
+    """What helps whoever reads of a failure that does not come again."""
+    transcript = app.chat_screen.transcript
+    place = f"transcript {transcript.size}, line {transcript.scroll_y} of {transcript.max_scroll_y}"
+    return f"{app.screen_stack}, {app.size}, {place}\n{shown(app)}"
 
 
 def shown(app: ChatApp) -> str:
