@@ -9,7 +9,7 @@ from pathlib import Path
 
 _DOCS = Path(__file__).resolve().parents[1] / "docs"
 PICTURE = _DOCS / "picture-step.svg"
-_SECTION = "### Where a product begins"
+SECTION = "### Where a product begins"
 _TITLES = {1: "one token", 8: "eight tokens"}
 _CLOCKS_A_PIXEL, _LEFT, _LANE, _BAR = 180.0, 90, 30, 20
 _PHASES = {
@@ -26,7 +26,7 @@ _BESIDE = ("asks for its weights while the one before runs", "#eeeeee")
 
 def table(text: str) -> dict[int, list[dict[str, str]]]:
     """Rows of the table of phases, by how many tokens a pass has."""
-    lines = iter(text.partition(_SECTION)[2].splitlines())
+    lines = iter(text.partition(SECTION)[2].splitlines())
     head = next(line for line in lines if line.startswith("| rows"))
     names = [cell.strip() for cell in head.strip("|").split("|")]
     found: dict[int, list[dict[str, str]]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tools import step_picture
 
 BEFORE = "| rows | product | runs beside the one before | waits for its slowest block | until it is ready |"
-TEXT = f"""{step_picture._SECTION}
+TEXT = f"""{step_picture.SECTION}
 
 {BEFORE} x | sums of x | multiplies | neighbour, other warps | writes | all |
 |--:|---|---|--:|--:|--:|--:|--:|--:|--:|--:|

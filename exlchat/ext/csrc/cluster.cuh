@@ -67,7 +67,7 @@ __device__ __forceinline__ float4 of_neighbour(const float4 *own, int rank) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("{.reg .u32 a; mapa.shared::cluster.u32 a, %4, %5; ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [a];}"
                  : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"((uint32_t)__cvta_generic_to_shared(own)), "r"(rank) : "memory");
+                 : "r"(shared_address(own)), "r"(rank) : "memory");
 #endif
     return v;
 }

@@ -17,6 +17,7 @@
 #include "cluster.cuh"
 #include "gemm_bring.cuh"
 #include "gemm_weights.cuh"
+#include "parameters.cuh"
 
 namespace exl {
 
@@ -262,20 +263,6 @@ __device__ __forceinline__ void add_in_cluster(const ExlGemm &job, const GemmUni
     wait_for_cluster();
 }
 
-// By all threads: the job to shared memory. Who reads its parameters where they are waits for one line of them after the other;
-// here each warp asks for a line.
-__device__ __forceinline__ void copy_job(ExlGemm &to, const ExlGemm &job) {
-    constexpr int EACH = 8, ALL = sizeof(ExlGemm) / 8;
-    static_assert(sizeof(ExlGemm) % 8 == 0, "");
-    const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
-    if (lane < EACH) {
-#pragma unroll 1
-        for (int i = warp * EACH + lane; i < ALL; i += (MULTIPLIERS + BRINGERS) * EACH)
-            reinterpret_cast<uint2 *>(&to)[i] = reinterpret_cast<const uint2 *>(&job)[i];
-    }
-    __syncthreads();
-}
-
 // TILES: of 8 rows, in a pass.
 template <int TILES>
 __global__ void __launch_bounds__(MULTIPLY_THREADS + BRING_THREADS, 1)
@@ -285,7 +272,11 @@ __global__ void __launch_bounds__(MULTIPLY_THREADS + BRING_THREADS, 1)
     char *shared = reinterpret_cast<char *>(slot_memory);
     let_next_start();
     const ExlGemm &job = KEEPS_JOB ? *reinterpret_cast<const ExlGemm *>(shared + shape.job_at()) : parameters;
-    if constexpr (KEEPS_JOB) copy_job(*reinterpret_cast<ExlGemm *>(shared + shape.job_at()), parameters);
+    if constexpr (KEEPS_JOB) {
+        copy_parameters<MULTIPLIERS + BRINGERS>(*reinterpret_cast<ExlGemm *>(shared + shape.job_at()), parameters,
+                                                threadIdx.x / LANES, threadIdx.x % LANES);
+        __syncthreads();
+    }
     const int2 run = units.run(job, blockIdx.x);
     int unit = run.x;
     const int last = run.y;

@@ -4,6 +4,7 @@
 #include "cluster.cuh"
 #include "gemv_row.cuh"
 #include "gemv_x.cuh"
+#include "parameters.cuh"
 #include "peers.cuh"
 #include "residual.cuh"
 
@@ -170,15 +171,10 @@ struct Listed {
     }
 };
 
-// The job to shared memory, a line of parameters by each warp, and sums of nothing.
+// The job to shared memory, and sums of nothing.
 template <int ROWS> __device__ __forceinline__ void make_ready(const Product &job, const Smem &s) {
-    constexpr int EACH = 8;
     const int t = threadIdx.x;
-    if (t % LANES < EACH) {
-#pragma unroll 1
-        for (int i = t / LANES * EACH + t % LANES; i < (int)(sizeof(Product) / 8); i += WARPS * EACH)
-            reinterpret_cast<uint2 *>(s.job)[i] = reinterpret_cast<const uint2 *>(&job)[i];
-    }
+    copy_parameters<WARPS>(*s.job, job, t / LANES, t % LANES);
 #pragma unroll 1
     for (int i = t; i < job.columns * WARPS * 4 * ROWS; i += THREADS) reinterpret_cast<float4 *>(s.sums)[i] = {0.f, 0.f, 0.f, 0.f};
 }
