@@ -20,6 +20,7 @@ STAND_INS = Path(__file__).parent / "emulated"
 SAMPLER = ("sample", "sample_adjust", "sample_chain")
 ATTENTION = ("attention", *(f"attention_{kind}" for kind in ("fp16", "fp8", "q8", "q6", "q4")))
 GEMV = ("gemv", *(f"gemv_{rows}" for rows in (1, 2, 4, 8)))
+EXPERTS = ("route", "gemv_experts", "gemv_expert_sum")
 GEMM = ("gemm", *(f"gemm_{tiles}" for tiles in (2, 4, 6, 7, 8)))
 FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-fno-gnu-unique", "-pthread")
 
@@ -60,4 +61,6 @@ def _functions_of(library: Path) -> dict[str, Any]:
     if hasattr(handle, "emulated_card"):
         found["emulated_card"] = handle["emulated_card"]
         found["emulated_card"].argtypes = [ctypes.c_int] * 3
+        found["emulated_missing"] = handle["emulated_missing"]
+        found["emulated_missing"].argtypes = [ctypes.c_int] * 2
     return found

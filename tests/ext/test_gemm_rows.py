@@ -51,7 +51,7 @@ def make(functions: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Make:
 
 
 def _checked(code: int) -> int:
-    assert code == 0
+    assert code == 0, code
     return code
 
 
@@ -86,6 +86,19 @@ def test_however_many_blocks_share_a_group_of_columns(make: Make, processors: in
     matrices = [first, replace(packed(1536, 64, "6 in groups of 64", "cpu"), gather=first.gather)]
     matrices[1] = replace(matrices[1], bias=torch.randn(64).half())
     check(make(*matrices, processors=processors), matrices, 20)
+
+
+@pytest.mark.parametrize("functions", ["warps"], indirect=True)
+def test_a_block_that_does_not_come_ends_the_product_with_an_error(functions: dict[str, Any], make: Make) -> None:
+    matrix = packed(1536, 32, "4", "cpu")
+    product, x = make(matrix, processors=4), torch.randn(20, 1536).half()
+    functions["emulated_missing"](2, 50)
+    try:
+        with pytest.raises(AssertionError, match="719"):  # cudaErrorLaunchFailure
+            product(x)
+    finally:
+        functions["emulated_missing"](-1, 300000)
+    check(make(matrix, processors=4), [matrix], 20)
 
 
 @pytest.mark.parametrize("rows", [9, 16, 17, 64, 130])

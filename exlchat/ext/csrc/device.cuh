@@ -184,6 +184,17 @@ __device__ __forceinline__ void release(unsigned *p, unsigned value) {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
 
+// Of whoever waits for other blocks of the same kernel. All of them are on the card at once, so that takes microseconds; where one
+// does not come, the kernel ends after some seconds (a look takes a part of a microsecond) with an error, which the host is told.
+class Patience {
+    unsigned looks = 0;  // a clock in its place takes registers that spill in products of many rows
+
+  public:
+    __device__ __forceinline__ void look_again() {
+        if (++looks == 1u << 24) __trap();
+    }
+};
+
 // Blocks wait for each other here, each with its number among them, so all of them must be on the card at once; one thread of each calls it.
 // What these threads saw before is seen then by loads that bypass L1 (`produced`). The word begins at 0: the last to come
 // turns its upper bit over, and leaves the others at 0.
@@ -191,7 +202,7 @@ __device__ __forceinline__ void meet(unsigned *word, int block, int blocks) {
     const unsigned part = block == 0 ? (1u << 31) - (blocks - 1) : 1;
     unsigned before;
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(word), "r"(part) : "memory");
-    while ((acquired(word) ^ before) >> 31 == 0) {}
+    for (Patience patience; (acquired(word) ^ before) >> 31 == 0;) patience.look_again();
 }
 
 // Edges of dependent launches. Every kernel of the step lets its successor start at once, may then read weights,

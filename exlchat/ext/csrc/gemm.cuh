@@ -207,7 +207,7 @@ template <int TILES> __device__ __forceinline__ void add_left(const ExlGemm &job
     for (int first = blockIdx.x + 1; first <= last; first += LANES) {
         const int mine = first + threadIdx.x % LANES, end = min(last + 1, first + LANES);
         if (mine < end)
-            while (acquired(arrived(job, mine)) == 0) {}
+            for (Patience patience; acquired(arrived(job, mine)) == 0;) patience.look_again();
         __syncwarp();
 #pragma unroll 1
         for (int block = first; block < end; block += AT_ONCE) {

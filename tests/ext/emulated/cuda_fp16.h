@@ -9,6 +9,11 @@ struct alignas(4) half2 {
 
 inline float __half2float(half v) { return (float)v; }
 inline half __float2half_rn(float v) { return (half)v; }
+inline uint16_t __half_as_ushort(half value) {
+    uint16_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
 inline half __ushort_as_half(uint16_t bits) { return emulated::as<half>(bits); }
 inline half2 __half2half2(half v) { return {v, v}; }
 inline half2 __halves2half2(half a, half b) { return {a, b}; }

@@ -31,6 +31,9 @@ struct alignas(16) uint4 {
 struct alignas(16) float4 {
     float x, y, z, w;
 };
+struct alignas(16) ulonglong2 {
+    unsigned long long x, y;
+};
 struct alignas(8) uint2 {
     uint32_t x, y;
 };
@@ -110,8 +113,16 @@ __attribute__((noinline)) inline void pause() {
     emulated_switch(&b.fibers[b.current].stack_top, b.scheduler);
 }
 
+// Ends a thread of the card; the launch says so when all have ended.
+struct OutOfPatience {};
+inline std::atomic<bool> gave_up;
+
 inline void start() {
-    block->body();
+    try {
+        block->body();
+    } catch (OutOfPatience) {
+        gave_up = true;
+    }
     Block &b = *block;
     b.fibers[b.current].ended = true;
     b.alive--, b.warp_alive[b.current / 32]--;
@@ -158,6 +169,11 @@ inline void run_block(int index, dim3 grid, int threads, const std::function<voi
         }
 }
 
+inline int missing = -1, patience = 300000;  // a block that does not come; milliseconds that others wait for it
+extern "C" __attribute__((used)) inline void emulated_missing(int block, int milliseconds) {
+    missing = block, patience = milliseconds;
+}
+
 // Few blocks run beside each other, as they must where they wait for each other; many one after the other.
 inline void run_grid(dim3 grid, int threads, const std::function<void()> &body) {
     const int blocks = grid.x * grid.y;
@@ -168,7 +184,8 @@ inline void run_grid(dim3 grid, int threads, const std::function<void()> &body) 
     for (auto &came : came_to_cluster) came = 0;
     for (auto &memory : shared_of) memory = nullptr;
     std::vector<std::thread> running;
-    for (int i = 0; i < blocks; i++) running.emplace_back([=] { run_block(i, grid, threads, body); });
+    for (int i = 0; i < blocks; i++)
+        if (i != missing) running.emplace_back([=] { run_block(i, grid, threads, body); });
     for (std::thread &thread : running) thread.join();
 }
 
@@ -335,16 +352,21 @@ inline bool arrive(unsigned *ticket, int blocks) {
     if (last) __atomic_store_n(ticket, 0, __ATOMIC_SEQ_CST);
     return last;
 }
+class Patience {
+    std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
+
+  public:
+    void look_again() {
+        std::this_thread::yield();
+        if (std::chrono::steady_clock::now() - begun > std::chrono::milliseconds(emulated::patience)) throw emulated::OutOfPatience();
+    }
+};
 inline void meet(unsigned *word, int block, int blocks) {
     const unsigned part = block == 0 ? (1u << 31) - (blocks - 1) : 1;
     const unsigned before = __atomic_fetch_add(word, part, __ATOMIC_SEQ_CST);
-    while ((__atomic_load_n(word, __ATOMIC_SEQ_CST) ^ before) >> 31 == 0) std::this_thread::yield();
+    for (Patience patience; (__atomic_load_n(word, __ATOMIC_SEQ_CST) ^ before) >> 31 == 0;) patience.look_again();
 }
-inline unsigned acquired(const unsigned *word) {
-    const unsigned value = __atomic_load_n(word, __ATOMIC_SEQ_CST);
-    if (!value) std::this_thread::yield();
-    return value;
-}
+inline unsigned acquired(const unsigned *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }
 inline void release(unsigned *word, unsigned value) { __atomic_store_n(word, value, __ATOMIC_SEQ_CST); }
 inline void let_next_start() {}
 inline void wait_for_previous() {}

@@ -6,7 +6,7 @@ using cudaStream_t = void *;
 
 namespace emulated {
 
-constexpr int TOO_MUCH = 1;  // cudaErrorInvalidValue
+constexpr int TOO_MUCH = 1, FAILED = 719;  // cudaErrorInvalidValue, cudaErrorLaunchFailure
 inline int card[3] = {MOST_SHARED, 132, 9};  // bytes of shared memory of a block, multiprocessors, compute capability
 
 // What the kernels find: see cuda_runtime.h.
@@ -18,13 +18,13 @@ extern "C" __attribute__((used)) inline void emulated_card(int shared, int proce
 
 namespace exl {
 
-inline int places_to_keep(int, int &) { return 0; }
+inline int places_to_keep(int, int &, int = 1) { return 0; }
 
 template <class... Parameters>
 inline int launch(void (*kernel)(Parameters...), dim3 grid, int threads, int shared, int, cudaStream_t, const auto &...job) {
     if (shared > emulated::card[0]) return emulated::TOO_MUCH;
     emulated::run_grid(grid, threads, [&] { kernel(static_cast<Parameters>(job)...); });
-    return 0;
+    return emulated::gave_up.exchange(false) ? emulated::FAILED : 0;
 }
 
 template <class... Parameters>
@@ -33,7 +33,7 @@ inline int launch_clusters(int blocks, void (*kernel)(Parameters...), dim3 grid,
     if (shared > emulated::card[0] || grid.x % blocks || (blocks > 1 && grid.x > 16)) return emulated::TOO_MUCH;
     emulated::cluster = blocks;
     emulated::run_grid(grid, threads, [&] { kernel(static_cast<Parameters>(job)...); });
-    return 0;
+    return emulated::gave_up.exchange(false) ? emulated::FAILED : 0;
 }
 template <class... Parameters> inline int clusters_at_once(void (*)(Parameters...), int cluster, int, int) {
     return emulated::card[2] < 9 ? 0 : emulated::card[1] / cluster;
