@@ -14,13 +14,6 @@ EXL_ELSEWHERE(4)
 EXL_ELSEWHERE(8)
 #undef EXL_ELSEWHERE
 
-bool residual_ok(const ExlResidual &r) {
-    if (!r.hidden || !r.squares || (r.delta && (!r.scale || !aligned(r.squares)))) return false;
-    for (const ExlNormCopy &copy : r.copies)
-        if (copy.values && !copy.scatter) return false;
-    return true;
-}
-
 static bool job_ok(const ExlGemv &job) {
     if (job.matrices < 1 || job.matrices > EXL_MAX_MATRICES || job.rows < 1 || job.rows > EXL_MAX_ROWS) return false;
     if (!job.x || !job.plan || job.blocks < 1 || job.columns < 1 || job.x_rows < 1) return false;

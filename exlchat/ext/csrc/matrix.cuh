@@ -1,4 +1,4 @@
-// Whether what a caller gives as a packed matrix can be one.
+// Whether what a caller gives as a packed matrix or as a residual can be one.
 #pragma once
 #include <stdint.h>
 
@@ -26,6 +26,13 @@ inline bool matrix_ok(const ExlMatrix &m) {
         pieces += s.pieces, word += s.pieces * s.piece_words, scale += s.pieces * s.scale_words;
     }
     return pieces == m.pieces && word == m.words_per_column && scale == m.scale_words_per_column;
+}
+
+inline bool residual_ok(const ExlResidual &r) {
+    if (!r.hidden || !r.squares || (r.delta && (!r.scale || !aligned(r.squares)))) return false;
+    for (const ExlNormCopy &copy : r.copies)
+        if (copy.values && !copy.scatter) return false;
+    return true;
 }
 
 }  // namespace exl

@@ -2,11 +2,10 @@
 #include "device.cuh"
 #include "exlchat.h"
 #include "launch.cuh"
+#include "matrix.cuh"
 #include "residual.cuh"
 
 namespace exl {
-
-bool residual_ok(const ExlResidual &residual);
 
 constexpr int EMBED_THREADS = 128;
 
