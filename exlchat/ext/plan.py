@@ -61,22 +61,41 @@ class GemvPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """Pieces of one section in a column tile, counted from the block's first of that matrix.
+class _Column:
+    """A column tile of a block.
 
-    number: of the tile among all of the block.
+    Args:
+        matrix: its number.
+        column: of the tile, counted from the block's first of that matrix.
+        number: of its sums among all of the block.
+        warps: that share it.
+        row: of x, where the matrix begins.
     """
 
     matrix: int
     column: int
+    number: int
+    warps: range
+    row: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Pieces of one section in a column tile.
+
+    Args:
+        place: of the column.
+        before: pieces of the section before.
+    """
+
+    place: _Column
     section: LayoutSection
     before: int
     pieces: int
-    number: int
 
     @property
     def row(self) -> int:
-        return self.section.row + self.before * PIECE_ROWS
+        return self.place.row + self.section.row + self.before * PIECE_ROWS
 
     @property
     def end(self) -> int:
@@ -115,13 +134,65 @@ def make_plan(matrices: Sequence[PackedMatrix], *, blocks: int, paired: bool) ->
     while max(sum(count for _, count in parts) for parts in bounds) > _MOST_COLUMNS:
         times += 1
         bounds = _block_bounds(tiles, sizes, blocks * times, paired=paired)
+    ways = _ways([_steps(matrix) for matrix in matrices])
+    shared = {counts: _shared_columns(counts, ways) for counts in _all_counts(bounds)}
+    return _plan(bounds, shared, matrices, max(map(len, shared.values())))
+
+
+def make_stacked_plan(matrix: PackedMatrix, count: int, *, blocks: int) -> tuple[GemvPlan, int]:
+    """Cuts up a product with so many matrices alike, whose rows stand one behind the other.
+
+    A block has sums of its own for each of them and each column tile; those of matrix n begin at number n times what is
+    returned second, the most column tiles of a block.
+
+    Args:
+        count: 1, 2, 4 or 8; each has as many warps of a block for itself.
+    """
+    tiles, times = [matrix.outputs // TILE_COLUMNS], 1
+    bounds = _block_bounds(tiles, [1], blocks, paired=False)
+    while (most := max(number for ((_, number),) in bounds)) * count > _MOST_COLUMNS:
+        times += 1
+        bounds = _block_bounds(tiles, [1], blocks * times, paired=False)
+    each = WARPS // count
+    stacked: dict[tuple[int, ...], list[_Column]] = {
+        (number,): [
+            _Column(0, column, part * most + column, range(part * each, (part + 1) * each), part * matrix.stored)
+            for column in range(number)
+            for part in range(count)
+        ]
+        for (number,) in _all_counts(bounds)
+    }
+    return _plan(bounds, stacked, [matrix], count * most), most
+
+
+def _all_counts(bounds: list[list[tuple[int, int]]]) -> set[tuple[int, ...]]:
+    """How many column tiles of each matrix blocks have."""
+    return {tuple(count for _, count in parts) for parts in bounds}
+
+
+def _shared_columns(counts: tuple[int, ...], ways: int) -> list[_Column]:
+    """Groups of `ways` warps share a column, each group has as many columns; what is left is shared by all.
+
+    Warps that share rows in the groups are neighbours where all share, so that they need no other rows of x.
+    """
+    groups = WARPS // ways
+    together = sum(counts) // groups * groups
+    places = [(matrix, column) for matrix, count in enumerate(counts) for column in range(count)]
+    return [
+        _Column(matrix, column, index, range(index % groups, WARPS, groups) if index < together else range(WARPS))
+        for index, (matrix, column) in enumerate(places)
+    ]
+
+
+def _plan(
+    bounds: list[list[tuple[int, int]]],
+    columns: dict[tuple[int, ...], list[_Column]],
+    matrices: Sequence[PackedMatrix],
+    most: int,
+) -> GemvPlan:
+    """Of blocks with these bounds; `columns` of those that have so many of each matrix, `most` numbers of sums."""
     steps = [_steps(matrix) for matrix in matrices]
-    ways = min(_ways(mine) for mine in steps)
-    shares: dict[tuple[int, ...], _Share] = {}
-    for parts in bounds:
-        counts = tuple(count for _, count in parts)
-        if counts not in shares:
-            shares[counts] = _share(counts, matrices, steps, ways)
+    shares = {counts: _share(of_block, matrices, steps) for counts, of_block in columns.items()}
     segments = max(len(runs) for share in shares.values() for runs in share.runs) + 1
     table = torch.zeros(len(bounds), HEADER_INTS + WARPS * (WARP_INTS + segments * SEGMENT_INTS), dtype=torch.int32)
     for counts, share in shares.items():
@@ -131,7 +202,7 @@ def make_plan(matrices: Sequence[PackedMatrix], *, blocks: int, paired: bool) ->
     return GemvPlan(
         table,
         segments,
-        max(sum(counts) for counts in shares),
+        most,
         max(sum(rows for _, rows in share.x_ranges) for share in shares.values()),
         _spans(table[:, HEADER_INTS : HEADER_INTS + WARPS * WARP_INTS].view(-1, WARPS, WARP_INTS)),
     )
@@ -148,10 +219,10 @@ def _spans(warps: Tensor) -> tuple[int, int]:
     return whole, int((end.view(halves).amax((1, 3)) - first.view(halves).amin((1, 3))).max())
 
 
-def _ways(steps: list[_Step]) -> int:
-    """How many warps share a column, so that each has two steps of it or more."""
+def _ways(steps: list[list[_Step]]) -> int:
+    """How many warps share a column, so that each has two steps of it or more, whose matrix ever it is."""
     ways = WARPS
-    while ways > 1 and len(steps) < 2 * ways:
+    while ways > 1 and min(map(len, steps)) < 2 * ways:
         ways //= 2
     return ways
 
@@ -177,7 +248,7 @@ def _packed(run: _Run) -> int:
         (11, run.pieces),
         (8, section.piece_words // _UNIT_WORDS),
         (4, section.scale_words // _UNIT_WORDS),
-        (2, run.matrix),
+        (2, run.place.matrix),
         (5, kind_of(section)),
     ):
         packed |= value << at
@@ -205,25 +276,18 @@ def _block_bounds(tiles: list[int], sizes: list[int], blocks: int, *, paired: bo
     ]
 
 
-def _share(counts: tuple[int, ...], matrices: Sequence[PackedMatrix], steps: list[list[_Step]], ways: int) -> _Share:
-    """Cuts the columns of a block up among its warps; `steps` are those of a column of each matrix.
-
-    Groups of `ways` warps share a column, each group has as many columns; what is left is shared by all.
-    """
-    groups = WARPS // ways
-    together = sum(counts) // groups * groups
-    columns = [(matrix, column) for matrix, count in enumerate(counts) for column in range(count)]
+def _share(columns: Sequence[_Column], matrices: Sequence[PackedMatrix], steps: list[list[_Step]]) -> _Share:
+    """Cuts the columns of a block up among their warps; `steps` are those of a column of each matrix."""
     runs: list[list[_Run]] = [[] for _ in range(WARPS)]
     given = [0.0] * WARPS
-    for index, (matrix, column) in enumerate(columns):
-        # Warps that share rows in the groups are neighbours where all share, so that they need no other rows of x.
-        mine = range(index % groups, WARPS, groups) if index < together else range(WARPS)
-        costs = [0, *accumulate(step.cost for step in steps[matrix])]
-        pieces = [*(step.piece for step in steps[matrix]), matrices[matrix].pieces]
-        for warp, (low, high) in zip(mine, pairwise(_cuts(costs, [given[warp] for warp in mine])), strict=True):
+    for place in columns:
+        costs = [0, *accumulate(step.cost for step in steps[place.matrix])]
+        pieces = [*(step.piece for step in steps[place.matrix]), matrices[place.matrix].pieces]
+        cuts = pairwise(_cuts(costs, [given[warp] for warp in place.warps]))
+        for warp, (low, high) in zip(place.warps, cuts, strict=True):
             if low == high:
                 continue
-            more = _runs(matrices[matrix], matrix, column, index, range(pieces[low], pieces[high]))
+            more = _runs(matrices[place.matrix], place, range(pieces[low], pieces[high]))
             given[warp] += costs[high] - costs[low] + _RUN_COST * len(more)
             runs[warp] += more
     # Every change of kind costs the kernel a few hundred clocks: pieces of one kind in one go, whatever their column.
@@ -267,13 +331,13 @@ def _steps(matrix: PackedMatrix) -> list[_Step]:
     return found
 
 
-def _runs(packed: PackedMatrix, matrix: int, column: int, number: int, pieces: range) -> list[_Run]:
-    """Pieces of a column, which is number `number` of the block."""
+def _runs(packed: PackedMatrix, place: _Column, pieces: range) -> list[_Run]:
+    """Pieces of a column of a matrix."""
     found = []
     for section in packed.sections:
         first, last = max(pieces.start, section.piece), min(pieces.stop, section.piece + section.pieces)
         if first < last:
-            found.append(_Run(matrix, column, section, first - section.piece, last - first, number))
+            found.append(_Run(place, section, first - section.piece, last - first))
     return found
 
 
@@ -296,12 +360,12 @@ def _rows(
         warps += (x_row, x_rows, x_at, 0)
         x_at += x_rows
         for run in runs:
-            section, (codes, scales) = run.section, columns[run.matrix]
-            codes = (section.word + run.before * section.piece_words) // _UNIT_WORDS + run.column * codes
-            scales = (section.scale + run.before * section.scale_words) // _UNIT_WORDS + run.column * scales
-            row = (run.row - x_row) // BLOCK_ROWS + (run.number << 16)
+            section, place, (codes, scales) = run.section, run.place, columns[run.place.matrix]
+            codes = (section.word + run.before * section.piece_words) // _UNIT_WORDS + place.column * codes
+            scales = (section.scale + run.before * section.scale_words) // _UNIT_WORDS + place.column * scales
+            row = (run.row - x_row) // BLOCK_ROWS + (place.number << 16)
             places.append((codes, scales, _packed(run), row))
-        matrix_of += [run.matrix for run in runs] + [0] * (segments - len(runs))
+        matrix_of += [run.place.matrix for run in runs] + [0] * (segments - len(runs))
         places += [(0, 0, 0, 0)] * (segments - len(runs))
     lists = torch.tensor(places, dtype=torch.int32).repeat(len(firsts), 1, 1)
     # Segments that are not used stay zero.
