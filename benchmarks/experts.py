@@ -1,10 +1,11 @@
-"""The experts of two mixtures (Qwen3-30B-A3B's and Mixtral-8x7B's layers): route, gate and up, down of every layer as
-dependent kernels in one CUDA graph, on a GPU.
+"""The experts of two mixtures (Qwen3-30B-A3B's and Mixtral-8x7B's): route, gate and up, down of every layer in one
+CUDA graph, on a GPU, with edges as the engine has them: gate and up never start early.
 
     python -m benchmarks.experts
 
-Random weights in 4 bits and as halves. Every layer has its own experts, so that a replay reads far more than L2 holds;
-bytes are those of the experts chosen, and of the router for `route`.
+Random weights in 4 bits, which read the residual and add to it, and as halves, which do not. Every layer has its own
+experts, so that a replay reads far more than L2 holds; bytes are those of the experts chosen, and of the router for
+`route`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from torch import Tensor
 from benchmarks.compiled import compiled_library
 from benchmarks.kernels import DEVICE, exl2, widened
 from benchmarks.timing import copy_bandwidth, graph_seconds
+from exlchat.engine.decode.kernels import AfterTheLast
 from exlchat.engine.formats.exl2_writer import Section
+from exlchat.engine.layers.quantized_linear import Launch
 from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
-from exlchat.ext.experts import RouteRules
-from exlchat.ext.job import Job
 from exlchat.ext.layout import PackedMatrix
 from exlchat.ext.ops import Kernels
+from exlchat.ext.products import NormCopy, Normed, Residual
+from exlchat.ext.routing import Choice, RouteRules
 
 FOUR_BITS = (Section(4, 1.0, 128),)
 
@@ -49,7 +52,7 @@ SHAPES = {
 class Layer:
     """Its three jobs, and the bytes that each reads."""
 
-    jobs: dict[str, Job]
+    jobs: dict[str, Launch]
     bytes: dict[str, int]
 
 
@@ -96,11 +99,18 @@ class Buffers:
     tickets: Tensor
     mixed: Tensor
     y: Tensor
+    normed: Normed
+    residual: Residual
 
     @classmethod
     def of(cls, shape: Shape) -> Buffers:
         """Empty ones but for x."""
+        hidden, squares = torch.randn(1, shape.hidden, device=DEVICE), torch.ones(1, shape.hidden // 16, device=DEVICE)
+        order = torch.arange(shape.hidden, device=DEVICE).to(torch.int16)
+        copy = NormCopy(torch.zeros_like(hidden), order, torch.ones(shape.hidden, dtype=torch.float16, device=DEVICE))
         return cls(
+            normed=Normed(hidden, squares, 1e-5),
+            residual=Residual(hidden.clone(), squares.clone(), (copy,)),
             x=torch.randn(1, shape.hidden, device=DEVICE).half(),
             logits=torch.zeros(1, shape.experts, device=DEVICE),
             weights=torch.zeros(1, shape.slots, device=DEVICE),
@@ -112,28 +122,31 @@ class Buffers:
     def layer(self, kernels: Kernels, shape: Shape, *, quantized: bool) -> Layer:
         """A layer of random weights. It keeps its own choice."""
         router = (torch.randn(shape.experts, shape.hidden, device=DEVICE) * shape.hidden**-0.5).half()
-        chosen = torch.arange(shape.slots, dtype=torch.int32, device=DEVICE).view(1, -1)
-        route = kernels.route(
-            self.x,
-            router,
-            RouteRules(shape.experts, shape.slots, renormalised=True),
-            logits=self.logits,
-            chosen=chosen,
-            weights=self.weights,
-            tickets=self.tickets,
-        )
+        rules = RouteRules(shape.experts, shape.slots, renormalised=True)
         if quantized:
             downs, gates = packed_experts(shape)
-            first = kernels.expert_product(gates, chosen, self.x, self.mixed, "gated")
-            second = kernels.expert_product(downs, chosen, self.mixed, self.y, "float", order="stored")
+            choice = Choice(torch.randn(1, shape.experts, device=DEVICE), rules)
+            route = kernels.score(self.normed, router, rules, logits=choice.logits)
+            first = kernels.expert_product(gates, choice, self.normed, self.mixed, "gated")
+            second = kernels.add_experts(downs, choice, self.mixed, self.residual)
             sizes = gates.bytes, downs.bytes
         else:
+            chosen = torch.arange(shape.slots, dtype=torch.int32, device=DEVICE).view(1, -1)
+            route = kernels.route(
+                self.x,
+                router,
+                rules,
+                logits=self.logits,
+                chosen=chosen,
+                weights=self.weights,
+                tickets=self.tickets,
+            )
             dense_gates, dense_downs = dense_experts(shape)
             first = kernels.dense_expert_product(dense_gates, chosen, self.x, self.mixed, "gated")
             second = kernels.dense_expert_product(dense_downs, chosen, self.mixed, self.y, "float")
             sizes = dense_gates.bytes, dense_downs.bytes
         return Layer(
-            {"route": route, "gate and up": first, "down": second},
+            {"route": route, "gate and up": AfterTheLast(first), "down": second},
             {"route": router.nbytes, "gate and up": sizes[0] * shape.slots, "down": sizes[1] * shape.slots},
         )
 

@@ -10,10 +10,16 @@ from torch import Tensor
 
 from exlchat.ext import functions as c
 from exlchat.ext.job import check, check_together
-from exlchat.ext.layout import NO_FEATURE, PackedMatrix, unsigned
+from exlchat.ext.layout import NO_FEATURE, PIECE_ROWS, PackedMatrix, unsigned
 from exlchat.ext.products import check_matrices
 
 _ALIGNMENT = 16
+_FARTHEST = 1 << 36
+"""Bytes from the first expert to any other, which 32 bits count by 16."""
+_BESIDE_X = 62 * 1024
+"""Bytes of a block's memory that a product has beside x where it is worth its while: rings of three slots, and sums."""
+_SUMMED = (1, 2, 4, 8)
+"""Experts of a token whose sum one product adds up: each has as many of a block's eight warps."""
 
 
 class ExpertMatrices:
@@ -74,6 +80,31 @@ class ExpertMatrices:
     def bytes(self) -> int:
         """What a product reads of one expert."""
         return sum(matrix.bytes for matrix in self.first)
+
+    @property
+    def lowest(self) -> tuple[int, int]:
+        """Where in memory the first codes and the first scales of all begin."""
+        words, scales = ([getattr(row[0], name).data_ptr() for row in self.experts] for name in ("words", "scales"))
+        return min(words), min(scales)
+
+    def why_not_summed(self, slots: int) -> str | None:
+        """Why no product adds up what so many experts of a token give, or `None` where one does."""
+        if slots not in _SUMMED:
+            return f"{slots} experts of a token are chosen"
+        if any(len(row) > 1 or row[0].bias is not None for row in self.experts):
+            return "they have a bias, or two matrices"
+        if self.stored % PIECE_ROWS or not self.same_places:
+            return f"their {self.stored} rows are not whole pieces of {PIECE_ROWS}, or empty in other places"
+        words = self.first[0].words
+        if words.device.type == "cuda":
+            room = torch.cuda.get_device_properties(words.device).shared_memory_per_multiprocessor
+            if slots * self.stored * 17 // 8 + _BESIDE_X > room:  # halves, and a float for 32 of them
+                return f"x of {slots} experts, each {self.stored} wide, takes too much of {room} bytes of shared memory"
+        for name, lowest in zip(("words", "scales"), self.lowest, strict=True):
+            tensors = [getattr(row[0], name) for row in self.experts]
+            if max(tensor.data_ptr() + tensor.nbytes for tensor in tensors) - lowest > _FARTHEST:
+                return "they lie far apart in memory"
+        return None
 
     @property
     def same_places(self) -> bool:

@@ -1,12 +1,11 @@
-"""Mixtures of experts in a decode step: the choice, and the products of those chosen, without asking the host.
+"""Products of the experts that a mixture chooses, without asking the host.
 
-`tests/ext/reference_experts.py` defines what the operations compute. What the chosen ones give is added up behind them.
+`tests/ext/reference_experts.py` defines what the operations compute.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -17,8 +16,9 @@ from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
 from exlchat.ext.job import Job, check, check_on_gpu, check_together
 from exlchat.ext.layout import PackedMatrix
 from exlchat.ext.library import Library
-from exlchat.ext.plan import WARPS, GemvPlan, make_plan
-from exlchat.ext.products import ACTIVATIONS, Activation, c_matrix
+from exlchat.ext.plan import WARPS, GemvPlan, make_plan, make_stacked_plan
+from exlchat.ext.products import ACTIVATIONS, Activation, Normed, Residual, c_matrix, c_residual
+from exlchat.ext.routing import Choice, RouteKernels, c_choice, check_choice, check_features, row_of
 
 ExpertKind = Literal["gated", "float"]
 ExpertActivation = Activation | Literal["swiglu_oai"]
@@ -28,36 +28,13 @@ _KINDS: dict[ExpertKind, tuple[int, torch.dtype, int]] = {
     "gated": (c.Y_GATED, torch.float16, 2),
     "float": (c.Y_FLOAT, torch.float32, 1),
 }
-_ROUTERS = (torch.float16, torch.float32)
 OAI_LIMIT, OAI_ALPHA = 7.0, 1.702
 """gpt-oss's. The kernels know no other alpha."""
 # What a warp of a dense product should read at least: a block costs about a microsecond whatever it does.
 _WARP_BYTES = 8192
 
 
-@dataclass(frozen=True, slots=True)
-class RouteRules:
-    """How experts are chosen and weighed.
-
-    Args:
-        experts: how many there are, up to 512.
-        slots: how many are chosen, 1 to 16.
-        renormalised: weights are the softmax over the chosen logits and add up to 1 (Mixtral, Qwen3-MoE with
-            `norm_topk_prob`, gpt-oss); else their part of the softmax over all (Qwen2-MoE).
-    """
-
-    experts: int
-    slots: int
-    renormalised: bool
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.experts <= c.MAX_EXPERTS or not 1 <= self.slots <= min(self.experts, c.MAX_CHOSEN):
-            raise ValueError(
-                f"{self.slots} of {self.experts} experts; there can be 1 to {c.MAX_CHOSEN} of up to {c.MAX_EXPERTS}"
-            )
-
-
-class ExpertKernels:
+class ExpertKernels(RouteKernels):
     """What mixtures of experts need, of one open library.
 
     Args:
@@ -65,77 +42,19 @@ class ExpertKernels:
     """
 
     def __init__(self, library: Library, *, room: int = 0) -> None:
+        super().__init__(library)
         self._expert_room = room
-        self._route = library.function("exl_route")
         self._expert_product = library.function("exl_expert_product")
+        self._expert_sum = library.function("exl_expert_sum")
         self._dense_product = library.function("exl_dense_product")
         self._expert_plans: dict[object, tuple[GemvPlan, Tensor]] = {}
-
-    def route(
-        self,
-        x: Tensor,
-        router: Tensor,
-        rules: RouteRules,
-        *,
-        logits: Tensor,
-        chosen: Tensor,
-        weights: Tensor,
-        tickets: Tensor,
-        bias: Tensor | None = None,
-    ) -> Job:
-        """Chooses the experts of the largest logits, of equal ones that of the lower number; the best comes first.
-
-        Each token chooses for itself, and as it would alone.
-
-        Args:
-            x: float16 `[tokens, width]` of 1 to 8 tokens, in the order of the features; width is a multiple of 8.
-            router: float16 or float32 `[rows, width]`, a row for each expert. Rows behind those are multiplied and no
-                more: Qwen2-MoE's gate of the shared expert.
-            logits: float32 `[tokens, rows]`, written.
-            chosen: int32 `[tokens, slots]`, written. Whatever the logits are, those of a token are different experts.
-            weights: float32 `[tokens, slots]`, written.
-            tickets: int32 `[tokens]`, zero at first; all routes of a stream may share them.
-            bias: float32 `[rows]`, part of the logits.
-
-        Raises:
-            ValueError: a tensor of another device, dtype, shape or layout.
-        """
-        rows, width, tokens = router.shape[0], router.shape[-1], len(x)
-        if router.dtype not in _ROUTERS:
-            raise ValueError(f"router is {router.dtype}; it must be torch.float16 or torch.float32")
-        check("router", router, router.dtype, (rows, width))
-        if rows < rules.experts or width % 8:
-            raise ValueError(f"router is {tuple(router.shape)}; it must be [{rules.experts} or more, a multiple of 8]")
-        if not 1 <= tokens <= c.MAX_ROWS:
-            raise ValueError(f"x has {tokens} rows; there can be 1 to {c.MAX_ROWS}")
-        check("x", x, torch.float16, (tokens, width))
-        check("logits", logits, torch.float32, (tokens, rows))
-        check("chosen", chosen, torch.int32, (tokens, rules.slots))
-        check("weights", weights, torch.float32, (tokens, rules.slots))
-        check("tickets", tickets, torch.int32, (tokens,))
-        named = {"x": x, "router": router, "logits": logits, "chosen": chosen, "weights": weights, "tickets": tickets}
-        if bias is not None:
-            check("bias", bias, torch.float32, (rows,))
-            named["bias"] = bias
-        check_on_gpu(**named)
-        check_together(*named.values())
-        job = c.CRoute(
-            **{name: tensor.data_ptr() for name, tensor in named.items()},
-            tokens=tokens,
-            width=width,
-            rows=rows,
-            experts=rules.experts,
-            slots=rules.slots,
-            router_float=router.dtype == torch.float32,
-            renormalised=rules.renormalised,
-        )
-        return Job(self._route, job, tuple(named.values()))
+        self._sum_plans: dict[object, tuple[GemvPlan, int, Tensor]] = {}
 
     def expert_product(
         self,
         experts: ExpertMatrices,
-        chosen: Tensor,
-        x: Tensor,
+        chosen: Tensor | Choice,
+        x: Tensor | Normed,
         y: Tensor,
         kind: ExpertKind,
         *,
@@ -148,10 +67,12 @@ class ExpertKernels:
         What a token comes to depends on how many slots it has, and not on how many tokens there are.
 
         Args:
-            chosen: int32 `[slots]` or `[tokens, slots]`, 1 to 65536 numbers of experts in all, on the device.
+            chosen: int32 `[slots]` or `[tokens, slots]`, 1 to 65536 numbers of experts in all, on the device; or how
+                they are chosen.
             x: float16 `[rows, width]`, each row for as many neighbouring slots: one for all, one for each token, or one
                 for each slot. In the order of `features`, width is their number, of several rows a multiple of 8; in
                 the `stored` order of each slot's expert it is `experts.stored`, and places without a feature are zero.
+                Or what a residual left, behind a norm alone and in the order of the features.
             y: `gated`: float16 `[slots, outputs]`, or `[slots, experts.into.stored]` in the stored order of the chosen
                 expert's matrix there, where places without a feature are left as they are: zero at first, always zero.
                 `float`: float32 `[slots, outputs]`.
@@ -162,20 +83,28 @@ class ExpertKernels:
             ValueError: a tensor of another device, dtype, shape or layout, or a kind that these matrices are not for.
         """
         number = _check_kind(kind, len(experts.first), limit)
-        slots = _check_slots(chosen, x)
-        width = experts.features if order == "features" else experts.stored
-        check("x", x, torch.float16, (len(x), width))
-        if len(x) > 1 and width % 8:
-            raise ValueError(f"x has rows of {width}; several rows must be a multiple of 8 wide")
+        row, squares = row_of(x), []
+        slots = _check_slots(chosen, row)
+        if isinstance(x, Normed):
+            if order != "features":
+                raise ValueError("what a residual left is in the order of the features")
+            check_features(x, experts.features)
+            squares.append(x.squares)
+        else:
+            width = experts.features if order == "features" else experts.stored
+            check("x", x, torch.float16, (len(x), width))
+            if len(x) > 1 and width % 8:
+                raise ValueError(f"x has rows of {width}; several rows must be a multiple of 8 wide")
         width = experts.outputs if experts.into is None else experts.into.stored
         check("y", y, _KINDS[kind][1], (slots, width))
-        check_on_gpu(chosen=chosen, x=x, y=y, weights=experts.first[0].words)
-        check_together(chosen, x, y, experts.table)
-        plan, table = self._expert_plan(experts.first, chosen.shape[-1])
+        given = _given(chosen)
+        check_on_gpu(chosen=given, x=row, y=y, weights=experts.first[0].words)
+        check_together(given, row, *squares, y, experts.table)
+        plan, table = self._expert_plan(experts.first, _slots_of_token(chosen))
         job = c.CExpertProduct(
             table=experts.table.data_ptr(),
             plan=table.data_ptr(),
-            **_slots_of(chosen, x, y, activation, limit),
+            **_slots_of(slots, row, y, activation, limit),
             experts=len(experts.experts),
             matrices=len(experts.first),
             gathered=order == "features",
@@ -187,9 +116,67 @@ class ExpertKernels:
             x_rows=plan.x_rows,
             room=self._expert_room,
         )
+        if isinstance(x, Normed):
+            job.squares, job.eps = x.squares.data_ptr(), x.eps
+        if isinstance(chosen, Choice) and chosen.made is None:
+            if chosen.rules.experts > len(experts.experts):
+                raise ValueError(f"{chosen.rules.experts} experts are chosen among; these are {len(experts.experts)}")
+            job.logits, job.choice = given.data_ptr(), c_choice(chosen)
+        else:
+            job.chosen = given.data_ptr()
         for index, matrix in enumerate(experts.first):
             job.matrix[index] = c_matrix(matrix)
-        return Job(self._expert_product, job, (table, *experts.tensors, chosen, x, y))
+        return Job(self._expert_product, job, (table, *experts.tensors, given, row, *squares, y))
+
+    def add_experts(self, experts: ExpertMatrices, choice: Choice, x: Tensor, residual: Residual) -> Job:
+        """`hidden += sum of weight[slot] * (x[slot] W)` of a token's experts, with all that a residual leaves.
+
+        What a token comes to, to the last bit, does not depend on how many tokens there are. Started early, it reads
+        the choice before the operation before it has ended: that must have begun behind it, as `expert_product` does.
+
+        Args:
+            experts: one matrix each, for which `why_not_summed` gives `None`.
+            choice: of 1 to 8 tokens.
+            x: float16 `[tokens * slots, stored]`, in the stored order of each slot's expert; zero where no feature is.
+            residual: of `tokens` rows on one card; no norm stands behind what is added.
+
+        Raises:
+            ValueError: a tensor of another device, dtype, shape or layout, or experts that are not added up so.
+        """
+        tokens, rules, matrix = len(choice.logits), choice.rules, experts.first[0]
+        if (why := experts.why_not_summed(rules.slots)) is not None or rules.experts != len(experts.experts):
+            raise ValueError(f"what experts give is not added up by one product: {why or 'they are others'}")
+        if not 1 <= tokens <= c.MAX_ROWS:
+            raise ValueError(f"{tokens} tokens; there can be 1 to {c.MAX_ROWS}")
+        if residual.deferred is not None or residual.exchange is not None:
+            raise ValueError("what experts give is added on one card, without a norm behind it")
+        check_choice(choice)
+        check("x", x, torch.float16, (choice.slots, experts.stored))
+        check_on_gpu(logits=choice.logits, x=x, words=matrix.words)
+        tensors = [choice.logits, *(choice.made or ()), x, *experts.tensors]
+        plan, tiles, table = self._sum_plan(matrix, rules.slots)
+        job = c.CExpertSum(
+            plan=table.data_ptr(),
+            table=experts.table.data_ptr(),
+            matrix=c_matrix(matrix),
+            logits=choice.logits.data_ptr(),
+            x=x.data_ptr(),
+            residual=c_residual(residual, tokens, matrix.outputs, tensors),
+            choice=c_choice(choice),
+            tokens=tokens,
+            tiles=tiles,
+            blocks=table.shape[0],
+            plan_ints=table.shape[1],
+            columns=plan.columns,
+            segments=plan.segments,
+            x_rows=plan.x_rows,
+            room=self._expert_room,
+        )
+        job.matrix.words, job.matrix.scales = experts.lowest
+        if choice.made is not None:
+            job.chosen, job.weights = (tensor.data_ptr() for tensor in choice.made)
+        check_together(*tensors)
+        return Job(self._expert_sum, job, (table, *tensors))
 
     def dense_expert_product(
         self,
@@ -212,7 +199,8 @@ class ExpertKernels:
         pairs = experts.outputs if kind == "gated" else experts.outputs // 2
         rows = max(_WARP_BYTES // (4 * experts.inputs), 1)
         job = c.CDenseProduct(
-            **_slots_of(chosen, x, y, activation, limit),
+            **_slots_of(slots, x, y, activation, limit),
+            chosen=chosen.data_ptr(),
             expert_stride=experts.stride,
             matrices=len(experts.weights),
             inputs=experts.inputs,
@@ -236,6 +224,16 @@ class ExpertKernels:
             self._expert_plans[key] = plan, plan.table.to(device)
         return self._expert_plans[key]
 
+    def _sum_plan(self, matrix: PackedMatrix, slots: int) -> tuple[GemvPlan, int, Tensor]:
+        """The plan of all of a token's slots, the most column tiles of a block, and the plan's table on the device."""
+        device = matrix.words.device
+        key = (device, slots, matrix.outputs, matrix.stored, matrix.sections)
+        if key not in self._sum_plans:
+            blocks = torch.cuda.get_device_properties(device).multi_processor_count
+            plan, tiles = make_stacked_plan(matrix, slots, blocks=blocks)
+            self._sum_plans[key] = plan, tiles, plan.table.to(device)
+        return self._sum_plans[key]
+
 
 def _check_kind(kind: ExpertKind, matrices: int, limit: float) -> int:
     """The number by which the kernels know a kind."""
@@ -247,10 +245,24 @@ def _check_kind(kind: ExpertKind, matrices: int, limit: float) -> int:
     return number
 
 
-def _check_slots(chosen: Tensor, x: Tensor) -> int:
+def _given(chosen: Tensor | Choice) -> Tensor:
+    if isinstance(chosen, Choice):
+        return chosen.logits if chosen.made is None else chosen.made[0]
+    return chosen
+
+
+def _slots_of_token(chosen: Tensor | Choice) -> int:
+    return chosen.rules.slots if isinstance(chosen, Choice) else chosen.shape[-1]
+
+
+def _check_slots(chosen: Tensor | Choice, x: Tensor) -> int:
     """How many slots there are, of all tokens."""
-    check("chosen", chosen, torch.int32, tuple(chosen.shape[-2:]))
-    slots = chosen.numel()
+    if isinstance(chosen, Choice):
+        check_choice(chosen)
+        slots = chosen.slots
+    else:
+        check("chosen", chosen, torch.int32, tuple(chosen.shape[-2:]))
+        slots = chosen.numel()
     if not 1 <= slots <= c.MAX_SLOTS:
         raise ValueError(f"{slots} experts are chosen; there can be 1 to {c.MAX_SLOTS}")
     if not len(x) or slots % len(x):
@@ -258,17 +270,14 @@ def _check_slots(chosen: Tensor, x: Tensor) -> int:
     return slots
 
 
-def _slots_of(
-    chosen: Tensor, x: Tensor, y: Tensor, activation: ExpertActivation, limit: float
-) -> dict[str, int | float]:
+def _slots_of(slots: int, x: Tensor, y: Tensor, activation: ExpertActivation, limit: float) -> dict[str, int | float]:
     return {
-        "chosen": chosen.data_ptr(),
         "x": x.data_ptr(),
-        "x_slots": chosen.numel() // len(x),
+        "x_slots": slots // len(x),
         "x_stride": x.shape[1],
         "y": y.data_ptr(),
         "y_stride": y.shape[1],
-        "slots": chosen.numel(),
+        "slots": slots,
         "activation": c.SWIGLU_OAI if activation == "swiglu_oai" else ACTIVATIONS[activation],
         "limit": limit,
     }

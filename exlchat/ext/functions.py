@@ -184,8 +184,16 @@ class CExpert(Structure):
     _fields_ = _fields("ExlExpert")
 
 
+class CChoice(Structure):
+    _fields_ = _fields("ExlChoice")
+
+
 class CExpertProduct(Structure):
     _fields_ = _fields("ExlExpertProduct")
+
+
+class CExpertSum(Structure):
+    _fields_ = _fields("ExlExpertSum")
 
 
 class CDenseProduct(Structure):

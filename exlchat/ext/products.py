@@ -172,7 +172,7 @@ class Products:
             raise ValueError("x and what is added to are of one residual")
         job, tensors = self._job([matrix], x, paired=False)
         job.y_kind = c.Y_ADD
-        job.residual = _c_residual(residual, job.rows, matrix.outputs, tensors)
+        job.residual = c_residual(residual, job.rows, matrix.outputs, tensors)
         check_together(*tensors)
         return Job(self._gemv, job, tuple(tensors), meets=residual.exchange is not None)
 
@@ -198,7 +198,7 @@ class Products:
             job.residual.hidden = hidden.data_ptr()
             tensors.append(hidden)
         else:
-            job.residual = _c_residual(residual, rows, width, tensors)
+            job.residual = c_residual(residual, rows, width, tensors)
         check_together(*tensors)
         return Job(self._embed, job, tuple(tensors))
 
@@ -224,7 +224,7 @@ class Products:
         job = c.CHead(x=values.data_ptr(), weight=weight.data_ptr(), y=y.data_ptr(), width=width, outputs=outputs)
         job.rows, job.y_stride, job.x_kind = rows, y.stride(0) if rows > 1 else outputs, c.X_HALF
         if isinstance(x, Normed):
-            job.x_kind = _check_normed(x, rows, width, width, tensors)
+            job.x_kind = check_normed(x, rows, width, width, tensors)
             job.squares, job.eps = x.squares.data_ptr(), x.eps
         else:
             check("x", x, torch.float16, (rows, width))
@@ -248,7 +248,7 @@ class Products:
         if isinstance(x, Normed):
             tensors = [x.values]
             job.rows, job.width = len(x.values), matrices[0].features
-            job.x_kind = _check_normed(x, job.rows, stored, job.width, tensors)
+            job.x_kind = check_normed(x, job.rows, stored, job.width, tensors)
             job.x, job.squares, job.eps = x.values.data_ptr(), x.squares.data_ptr(), x.eps
             if x.deferred is not None:
                 job.scale = x.deferred.scale.data_ptr()
@@ -291,7 +291,7 @@ def _of_each(deferred: Deferred | None) -> tuple[tuple[int, ...], tuple[int, ...
     return ((), ()) if deferred is None else ((2,), (4,))
 
 
-def _check_normed(x: Normed, rows: int, stored: int, width: int, tensors: list[Tensor]) -> int:
+def check_normed(x: Normed, rows: int, stored: int, width: int, tensors: list[Tensor]) -> int:
     """The kind of x; adds what it points to beside `values`, to `tensors`."""
     pair, sums = _of_each(x.deferred)
     check("x", x.values, torch.float32, (rows, stored, *pair))
@@ -356,7 +356,7 @@ def c_matrix(matrix: PackedMatrix) -> c.CMatrix:
     return structure
 
 
-def _c_residual(residual: Residual, rows: int, width: int, tensors: list[Tensor]) -> c.CResidual:
+def c_residual(residual: Residual, rows: int, width: int, tensors: list[Tensor]) -> c.CResidual:
     """The C structure of a residual; adds what it points to, to `tensors`."""
     deferred = residual.deferred
     pair, sums = _of_each(deferred)

@@ -12,10 +12,11 @@ from exlchat.ext import layout
 from exlchat.ext.attention import AttentionRules, AttentionScratch, LayerPages
 from exlchat.ext.exchange import Exchange, Peers
 from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
-from exlchat.ext.experts import OAI_LIMIT, ExpertActivation, ExpertKind, InputOrder, RouteRules
+from exlchat.ext.experts import OAI_LIMIT, ExpertActivation, ExpertKind, InputOrder
 from exlchat.ext.heads import HeadNorms
 from exlchat.ext.layout import PackedMatrix
 from exlchat.ext.products import Activation, Kind, Normed, Residual
+from exlchat.ext.routing import Choice, RouteRules
 from exlchat.ext.settle import Joining, KernelNorm, NormedCopy
 from tests.ext import (
     reference,
@@ -199,7 +200,7 @@ class ReferenceKernels:
 
     def route(
         self,
-        x: Tensor,
+        x: Tensor | Normed,
         router: Tensor,
         rules: RouteRules,
         *,
@@ -217,11 +218,16 @@ class ReferenceKernels:
 
         return ReferenceJob(work)
 
+    def score(
+        self, x: Tensor | Normed, router: Tensor, rules: RouteRules, *, logits: Tensor, bias: Tensor | None = None
+    ) -> ReferenceJob:
+        return ReferenceJob(lambda: logits.copy_(reference_experts.route(x, router, rules, bias=bias)[0]))
+
     def expert_product(
         self,
         experts: ExpertMatrices,
-        chosen: Tensor,
-        x: Tensor,
+        chosen: Tensor | Choice,
+        x: Tensor | Normed,
         y: Tensor,
         kind: ExpertKind,
         *,
@@ -230,15 +236,20 @@ class ReferenceKernels:
         limit: float = OAI_LIMIT,
     ) -> ReferenceJob:
         def work() -> None:
-            rows = reference_experts.row_of_each(x, chosen)
+            numbers = reference_experts.made(chosen)[0] if isinstance(chosen, Choice) else chosen
+            rows = reference_experts.row_of_each(x, numbers)
             if order == "stored":
-                numbers = chosen.flatten().tolist()
-                places = [layout.unsigned(experts.experts[number][0].scatter) for number in numbers]
+                places = [layout.unsigned(experts.experts[one][0].scatter) for one in numbers.flatten().tolist()]
                 rows = torch.stack([row[place] for row, place in zip(rows, places, strict=True)])
-            found = reference_experts.expert_product(experts, chosen, rows, activation=activation, limit=limit)
-            y.copy_(reference_experts.to_places(experts, chosen, found))
+            found = reference_experts.expert_product(experts, numbers, rows, activation=activation, limit=limit)
+            y.copy_(reference_experts.to_places(experts, numbers, found))
 
         return ReferenceJob(work)
+
+    def add_experts(self, experts: ExpertMatrices, choice: Choice, x: Tensor, residual: Residual) -> ReferenceJob:
+        assert experts.why_not_summed(choice.rules.slots) is None
+        assert residual.exchange is None
+        return ReferenceJob(lambda: reference_experts.add_experts(experts, choice, x, residual))
 
     def dense_expert_product(
         self,

@@ -51,11 +51,9 @@ NAMES = (
     "exaone4",
     "stablelm",
 )
-# Experts, norms that subtract the mean, attention and MLP side by side, heads sorted by group.
+# An expert for all tokens, norms that subtract the mean, attention and MLP side by side, heads sorted by group.
 APART = {
-    "mixtral",
     "qwen2_moe",
-    "qwen3_moe, every second layer",
     "cohere, head norms",
     "cohere, one norm for all heads",
     "cohere2",
@@ -77,7 +75,7 @@ def wide(name: str) -> Case:
     if "no_rope_layers" in changes:
         changes["no_rope_layers"] = changes["no_rope_layers"][:2]
     if "moe_intermediate_size" in changes:
-        changes["moe_intermediate_size"] = 96
+        changes["moe_intermediate_size"] = 128
     if case.changes.get("head_dim", 0) is None:
         changes["head_dim"] = None
     if "shared_expert_intermediate_size" in changes:

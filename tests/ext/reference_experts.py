@@ -6,24 +6,31 @@ import torch
 from torch import Tensor
 
 from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
-from exlchat.ext.experts import OAI_LIMIT, ExpertActivation, RouteRules
+from exlchat.ext.experts import OAI_LIMIT, ExpertActivation
 from exlchat.ext.layout import PackedMatrix, decode, unsigned
-from tests.ext.reference import activated
+from exlchat.ext.products import Normed, Residual
+from exlchat.ext.routing import Choice, RouteRules
+from tests.ext.reference import activated, put_residual, read
 
 
-def route(x: Tensor, router: Tensor, rules: RouteRules, *, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def route(
+    x: Tensor | Normed, router: Tensor, rules: RouteRules, *, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """float64 logits `[tokens, rows]`; int64 numbers and float64 weights of those chosen, `[tokens, slots]` each, the
     best first.
     """
+    if isinstance(x, Normed):  # not rounded to halves
+        mean = x.squares.double().sum(1, keepdim=True) / router.shape[1]
+        x = x.values.double() * torch.rsqrt(mean + x.eps)
     logits = x.double() @ router.double().T
     if bias is not None:
         logits += bias.double()
-    chosen, weights = zip(*(choose(row, rules) for row in logits), strict=True)
-    return logits, torch.stack(chosen), torch.stack(weights)
+    return logits, *made(Choice(logits, rules))
 
 
-def row_of_each(x: Tensor, chosen: Tensor) -> Tensor:
+def row_of_each(x: Tensor | Normed, chosen: Tensor) -> Tensor:
     """`[slots, width]` of x, each row of which is of as many slots."""
+    x = read(x, x.values.shape[1]) if isinstance(x, Normed) else x
     return x.repeat_interleave(chosen.numel() // len(x), dim=0)
 
 
@@ -39,7 +46,7 @@ def choose(logits: Tensor, rules: RouteRules) -> tuple[Tensor, Tensor]:
 def expert_product(
     experts: ExpertMatrices,
     chosen: Tensor,
-    x: Tensor,
+    x: Tensor | Normed,
     *,
     activation: ExpertActivation = "silu",
     limit: float = OAI_LIMIT,
@@ -50,6 +57,21 @@ def expert_product(
         parts = [_one_product(matrix, row) for matrix in experts.experts[expert]]
         rows.append(parts[0] if len(parts) == 1 else gated(parts[0], parts[1], activation, limit))
     return torch.stack(rows)
+
+
+def made(choice: Choice) -> tuple[Tensor, Tensor]:
+    """int64 numbers and float64 weights of those chosen, `[tokens, slots]` each."""
+    chosen, weights = zip(*(choose(row, choice.rules) for row in choice.logits), strict=True)
+    return torch.stack(chosen), torch.stack(weights)
+
+
+def add_experts(experts: ExpertMatrices, choice: Choice, x: Tensor, residual: Residual) -> None:
+    """`hidden += sum of weight[slot] * x[slot] W`, of x `[tokens * slots, stored]` in stored order."""
+    chosen, weights = made(choice)
+    places = [unsigned(experts.experts[number][0].scatter) for number in chosen.flatten().tolist()]
+    rows = torch.stack([row[place] for row, place in zip(x, places, strict=True)])
+    each = expert_product(experts, chosen, rows).view(*chosen.shape, -1)
+    put_residual(residual, residual.hidden.double(), (each * weights.unsqueeze(-1)).sum(1))
 
 
 def to_places(experts: ExpertMatrices, chosen: Tensor, y: Tensor) -> Tensor:

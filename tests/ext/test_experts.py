@@ -17,9 +17,10 @@ from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeSparseMoeBl
 
 from exlchat.ext import functions as c
 from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
-from exlchat.ext.experts import ExpertKernels, RouteRules
+from exlchat.ext.experts import ExpertKernels
 from exlchat.ext.layout import NO_FEATURE, PackedMatrix, decode, unsigned
 from exlchat.ext.library import Library
+from exlchat.ext.routing import RouteRules
 from tests.ext import reference_experts
 from tests.ext.never_called import NeverCalled, small_matrix
 

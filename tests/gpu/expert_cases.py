@@ -14,9 +14,10 @@ from exlchat.engine.formats.exl2_writer import Section, quantize_matrix
 from exlchat.engine.formats.packing import pack_exl2
 from exlchat.ext import layout
 from exlchat.ext.expert_weights import DenseExperts
-from exlchat.ext.experts import ExpertKernels, RouteRules
+from exlchat.ext.experts import ExpertKernels
 from exlchat.ext.job import Job
 from exlchat.ext.layout import NO_FEATURE, PackedMatrix, unsigned
+from exlchat.ext.routing import RouteRules
 from exlchat.ext.tiles import pack_tiles
 from tests.ext import reference_experts
 

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from exlchat.ext.expert_weights import ExpertMatrices
-from exlchat.ext.experts import ExpertActivation, RouteRules
+from exlchat.ext.experts import ExpertActivation
 from exlchat.ext.ops import Kernels
+from exlchat.ext.routing import RouteRules
 from tests.ext import reference_experts
 from tests.gpu.expert_cases import (
     BOTH_EDGES,

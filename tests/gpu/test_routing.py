@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from exlchat.ext.experts import RouteRules
 from exlchat.ext.ops import Kernels
+from exlchat.ext.routing import RouteRules
 from tests.gpu.expert_cases import BOTH_EDGES, DEVICE, FLOAT, HALF, Routed, randn
 
 

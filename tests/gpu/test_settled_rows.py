@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from exlchat.ext.expert_weights import ExpertMatrices
-from exlchat.ext.experts import RouteRules
 from exlchat.ext.heads import HeadNormKind, HeadNorms
 from exlchat.ext.ops import Kernels
+from exlchat.ext.routing import RouteRules
 from exlchat.ext.settle import Joining, NormedCopy
 from tests.ext import reference
 from tests.gpu.expert_cases import dense, pairs, singles

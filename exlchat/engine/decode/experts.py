@@ -15,8 +15,10 @@ from exlchat.engine.layers.linear import Joined, Linear, is_whole
 from exlchat.engine.layers.operations import KERNEL_ACTIVATIONS
 from exlchat.engine.layers.quantized_linear import Launch, QuantizedLinear
 from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
-from exlchat.ext.experts import OAI_ALPHA, ExpertActivation, InputOrder, RouteRules
+from exlchat.ext.experts import OAI_ALPHA, ExpertActivation, InputOrder
 from exlchat.ext.layout import PackedMatrix
+from exlchat.ext.products import Normed, Residual
+from exlchat.ext.routing import Choice, RouteRules
 
 # 4,096 rows of 2,048 floats and 768 halves, as Qwen3-30B-A3B has them, take 40 MB.
 _SLOTS_AT_ONCE = 4096
@@ -78,6 +80,16 @@ def packed_experts(experts: Experts) -> PackedExperts | FloatExperts:
     return experts.together.packed if isinstance(experts.together, ExpertRows) else pack_experts(experts)
 
 
+def why_not_added(experts: Experts) -> str | None:
+    """Why no product adds what the experts of a layer give to the residual, or `None` where one does."""
+    if experts.shared is not None:
+        return "an expert is for all tokens"
+    packed = packed_experts(experts)
+    if not isinstance(packed, PackedExperts) or packed.gates.into is None:
+        return "they are not quantized in a way that the kernels hold"
+    return packed.downs.why_not_summed(experts.chosen)
+
+
 def _rules(experts: Experts) -> RouteRules:
     return RouteRules(len(experts.experts), experts.chosen, experts.renormalise)
 
@@ -126,21 +138,6 @@ def _stacked(layers: list[Joined]) -> tuple[Tensor, Tensor | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
-    """The choice of some tokens.
-
-    Args:
-        chosen: int32 `[tokens, slots]`, numbers of experts.
-        weights: float32 `[tokens, slots]`.
-        logits: float32 `[tokens, rows of the router]`.
-    """
-
-    chosen: Tensor
-    weights: Tensor
-    logits: Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class Router:
     """What chooses: the router's rows, and behind them that of the shared expert's gate, where there is one.
 
@@ -173,22 +170,32 @@ class ExpertJobs:
         self._kernels = kernels
         self._make = make
 
-    def route(self, router: Router, x: Tensor, tickets: Tensor) -> tuple[Launch, Routed]:
-        """The choice of tokens of float16 `[tokens, width]`, whose tickets are int32 `[tokens]`, zeros."""
+    def route(self, router: Router, x: Tensor | Normed, tickets: Tensor) -> tuple[Launch, Choice]:
+        """The choice of tokens of `[tokens, width]`, whose tickets are int32 `[tokens]`, zeros."""
         slots = router.rules.slots
-        chosen, weights = self._make(slots, torch.int32, False), self._make(slots, torch.float32, False)
-        routed = Routed(chosen, weights, self._make(len(router.rows), torch.float32, False))
+        made = self._make(slots, torch.int32, False), self._make(slots, torch.float32, False)
+        choice = Choice(self._make(len(router.rows), torch.float32, False), router.rules, made)
         job = self._kernels.route(
             x,
             router.rows,
             router.rules,
-            logits=routed.logits,
-            chosen=chosen,
-            weights=weights,
+            logits=choice.logits,
+            chosen=made[0],
+            weights=made[1],
             tickets=tickets,
             bias=router.bias,
         )
-        return job, routed
+        return job, choice
+
+    def score(self, router: Router, x: Tensor | Normed) -> tuple[Launch, Choice]:
+        """The logits alone: the products choose by them.
+
+        Of one token they are there sooner then, and to choose takes a product no longer than to look up who was chosen.
+        Of several it does, as blocks come one behind the other (Qwen3-30B-A3B, an H200: 8 of 48 layers take eight
+        tokens 951 instead of 880 us).
+        """
+        choice = Choice(self._make(len(router.rows), torch.float32, False), router.rules)
+        return self._kernels.score(x, router.rows, router.rules, logits=choice.logits, bias=router.bias), choice
 
     def products(
         self, packed: PackedExperts | FloatExperts, chosen: Tensor, x: Tensor, expert: Mlp
@@ -202,22 +209,40 @@ class ExpertJobs:
         Started early, the three of a Mixtral's layer took an H200 75.7 us, so 59.6; those of a Qwen3-30B-A3B 19.9 both
         ways (`benchmarks/experts.py`).
         """
-        between = _Between(activation=_activation(expert), limit=expert.limit)
         slots = chosen.shape[1]
         y = self._of_slots(slots, packed.downs.outputs, torch.float32)
         if isinstance(packed, FloatExperts):
             inner = self._of_slots(slots, packed.gates.outputs, torch.float16)
+            between = _Between(activation=_activation(expert), limit=expert.limit)
             first = self._kernels.dense_expert_product(packed.gates, chosen, x, inner, "gated", **between)
             second = self._kernels.dense_expert_product(packed.downs, chosen, inner, y, "float")
             return [AfterTheLast(first), AfterTheLast(second)], y
-        gates, downs = packed.gates, packed.downs
-        stored = gates.into is not None
-        width = downs.stored if stored else gates.outputs
+        gated, inner = self._gated(packed, chosen, x, expert)
+        order: InputOrder = "features" if packed.gates.into is None else "stored"
+        second = self._kernels.expert_product(packed.downs, chosen, inner, y, "float", order=order)
+        return [AfterTheLast(gated), AfterTheLast(second)], y
+
+    def added(
+        self, packed: PackedExperts, choice: Choice, x: Tensor | Normed, expert: Mlp
+    ) -> tuple[Launch, Callable[[Residual], Launch]]:
+        """The first product of the chosen experts; and the second, which adds what all of a token's give."""
+        gated, inner = self._gated(packed, choice, x, expert)
+
+        def add(residual: Residual) -> Launch:
+            return self._kernels.add_experts(packed.downs, choice, inner, residual)
+
+        return AfterTheLast(gated), add
+
+    def _gated(
+        self, packed: PackedExperts, chosen: Tensor | Choice, x: Tensor | Normed, expert: Mlp
+    ) -> tuple[Launch, Tensor]:
+        """Gate and up, and where that goes: `[tokens * slots, stored]` in the order of `downs`, or of the columns."""
+        gates = packed.gates
+        width = gates.outputs if gates.into is None else packed.downs.stored
+        slots = chosen.rules.slots if isinstance(chosen, Choice) else chosen.shape[1]
         inner = self._of_slots(slots, width, torch.float16, padded=width != gates.outputs)
-        order: InputOrder = "stored" if stored else "features"
-        first = self._kernels.expert_product(gates, chosen, x, inner, "gated", **between)
-        second = self._kernels.expert_product(downs, chosen, inner, y, "float", order=order)
-        return [AfterTheLast(first), AfterTheLast(second)], y
+        between = _Between(activation=_activation(expert), limit=expert.limit)
+        return self._kernels.expert_product(gates, chosen, x, inner, "gated", **between), inner
 
     def _of_slots(self, slots: int, columns: int, dtype: torch.dtype, *, padded: bool = False) -> Tensor:
         return self._make(slots * columns, dtype, padded).view(-1, columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from exlchat.engine.decode.experts import UnfitError, packed_experts
+from exlchat.engine.decode.experts import UnfitError, packed_experts, why_not_added
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.layers.experts import Experts, Mlp
 from exlchat.engine.layers.linear import Linear, is_whole
@@ -54,9 +54,14 @@ def why_not_fused(transformer: Transformer) -> str | None:
 
 def _why_layer_not_fused(index: int, layer: DecoderLayer) -> str | None:
     mlp = layer.mlp
-    parts = (layer.qkv, layer.output, mlp.gate_up, mlp.down) if isinstance(mlp, Mlp) else ()
-    gate_up = mlp.gate_up if isinstance(mlp, Mlp) and is_whole(mlp.gate_up) else None
-    if gate_up is None or len(gate_up.matrices) != 2 or not all(is_whole(part) for part in parts):
+    parts = (layer.qkv, layer.output, *((mlp.gate_up, mlp.down) if isinstance(mlp, Mlp) else ()))
+    if not all(is_whole(part) for part in parts):
+        return f"layer {index} is not quantized in a way that the kernels hold"
+    if isinstance(mlp, Experts):
+        why = why_not_added(mlp)
+        return None if why is None else f"experts of layer {index}: {why}"
+    gate_up = mlp.gate_up if is_whole(mlp.gate_up) else None
+    if gate_up is None or len(gate_up.matrices) != 2:
         return f"layer {index} is not quantized in a way that the kernels hold"
     return f"gate and up of layer {index} order their inputs differently" if len(gate_up.runs) > 1 else None
 
@@ -72,7 +77,7 @@ def _why_spec_not_fused(spec: ModelSpec) -> str | None:
         "its norms subtract the mean": spec.norm_kind != "rms",
         "its attention and MLP work side by side": spec.parallel,
         "its MLP is of another kind": spec.activation not in KERNEL_ACTIVATIONS or not spec.gated,
-        "it has experts": spec.experts is not None,
+        "it has experts, and norms behind them": spec.experts is not None and spec.norm_after,
         "its projections are sorted by group": spec.heads_by_group,
     }
     return next((why for why, found in unlike.items() if found), None)

@@ -1,6 +1,7 @@
 """How what a layer computes joins the residual stream of a step, and how the stream is read.
 
-Inside the product before it, where all norms are RMS and all layers quantized; as an operation of its own elsewhere.
+Inside the product before it, where all norms are RMS and all layers quantized, experts too; as an operation of its own
+elsewhere.
 """
 
 from __future__ import annotations
@@ -100,11 +101,11 @@ class FusedJoins(Joins):
     def out(self, readers: list[Reader], jobs: list[Launch], part: Linear | QuantizedLinear, x: Tensor) -> Half:
         matrix = only_matrix(part)
         assert matrix is not None
-        return Half(readers, jobs, Joining(), (matrix, x))
+        return Half(readers, jobs, Joining(), lambda residual: self._kernels.add_product(matrix, x, residual))
 
     def behind(self, half: Half, after: Norm | None) -> Join:
-        assert half.product is not None
-        matrix, x = half.product
+        add = half.add
+        assert add is not None
 
         def join(_: Norm | None, readers: list[Reader]) -> list[Launch]:
             residual = replace(
@@ -113,7 +114,7 @@ class FusedJoins(Joins):
                 multiplier=self._spec.residual_scale,
                 post_norm=None if after is None else after.weight,
             )
-            return [self._kernels.add_product(matrix, x, residual)]
+            return [add(residual)]
 
         return join
 

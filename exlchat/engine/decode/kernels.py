@@ -12,10 +12,11 @@ from exlchat.engine.layers.quantized_linear import Launch, MatrixKernels
 from exlchat.ext.attention import AttentionRules, AttentionScratch, LayerPages
 from exlchat.ext.exchange import Exchange, Peers
 from exlchat.ext.expert_weights import DenseExperts, ExpertMatrices
-from exlchat.ext.experts import OAI_LIMIT, ExpertActivation, ExpertKind, InputOrder, RouteRules
+from exlchat.ext.experts import OAI_LIMIT, ExpertActivation, ExpertKind, InputOrder
 from exlchat.ext.heads import HeadNorms
 from exlchat.ext.layout import PackedMatrix
 from exlchat.ext.products import Activation, Kind, Normed, Residual
+from exlchat.ext.routing import Choice, RouteRules
 from exlchat.ext.settle import Joining, KernelNorm, NormedCopy
 
 
@@ -64,7 +65,7 @@ class StepKernels(Protocol):
 
     def route(
         self,
-        x: Tensor,
+        x: Tensor | Normed,
         router: Tensor,
         rules: RouteRules,
         *,
@@ -75,11 +76,15 @@ class StepKernels(Protocol):
         bias: Tensor | None = None,
     ) -> Launch: ...
 
+    def score(
+        self, x: Tensor | Normed, router: Tensor, rules: RouteRules, *, logits: Tensor, bias: Tensor | None = None
+    ) -> Launch: ...
+
     def expert_product(
         self,
         experts: ExpertMatrices,
-        chosen: Tensor,
-        x: Tensor,
+        chosen: Tensor | Choice,
+        x: Tensor | Normed,
         y: Tensor,
         kind: ExpertKind,
         *,
@@ -87,6 +92,8 @@ class StepKernels(Protocol):
         activation: ExpertActivation = "silu",
         limit: float = OAI_LIMIT,
     ) -> Launch: ...
+
+    def add_experts(self, experts: ExpertMatrices, choice: Choice, x: Tensor, residual: Residual) -> Launch: ...
 
     def dense_expert_product(
         self,

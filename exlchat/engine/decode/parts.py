@@ -17,7 +17,7 @@ from exlchat.engine.model.spec import ModelSpec
 from exlchat.ext.attention import AttentionRules
 from exlchat.ext.exchange import Peers
 from exlchat.ext.layout import PackedMatrix
-from exlchat.ext.products import NormCopy, Normed
+from exlchat.ext.products import NormCopy, Normed, Residual
 from exlchat.ext.settle import Joining, NormedCopy
 
 
@@ -117,10 +117,10 @@ class Half:
 
     Args:
         joining: float32 rows that join apart.
-        product: what multiplies the last row, and that row, where the product joins them itself.
+        add: the operation that joins what is computed to a residual, where a product does that itself.
     """
 
     readers: list[Reader]
     jobs: list[Launch]
     joining: Joining
-    product: tuple[PackedMatrix, Tensor] | None = None
+    add: Callable[[Residual], Launch] | None = None

@@ -296,13 +296,21 @@ class _Walk:
         if index not in known:
             known[index] = Router.of(experts), packed_experts(experts)
         router, packed = known[index]
-        route, routed = self._experts.route(router, reader.row, self._plan._tickets[: self._rows])
-        products, y = self._experts.products(packed, routed.chosen, reader.row, experts.experts[0])
-        joining = Joining(y=y, weights=routed.weights)
+        tickets = self._plan._tickets[: self._rows]
+        if self._plan._fused:
+            assert isinstance(packed, PackedExperts)
+            jobs = self._experts
+            route, choice = jobs.score(router, reader.x) if self._rows == 1 else jobs.route(router, reader.x, tickets)
+            gated, add = jobs.added(packed, choice, reader.x, experts.experts[0])
+            return Half([reader], [route, gated], Joining(), add)
+        route, choice = self._experts.route(router, reader.row, tickets)
+        assert choice.made is not None
+        products, y = self._experts.products(packed, choice.made[0], reader.row, experts.experts[0])
+        joining = Joining(y=y, weights=choice.made[1])
         if experts.shared is None:
             return Half([reader], [route, *products], joining)
         shared = self._plain_mlp(experts.shared.mlp, norm)
-        joining = replace(joining, added=shared.joining.y, gate=routed.logits[:, len(experts.experts)])
+        joining = replace(joining, added=shared.joining.y, gate=choice.logits[:, len(experts.experts)])
         return Half([reader, *shared.readers], [route, *products, *shared.jobs], joining)
 
     # Products.

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(THREADS) dense_experts(const __grid_constant__
 }
 
 static bool dense_ok(const ExlDenseProduct &job) {
-    if (job.matrices < 1 || job.matrices > EXL_EXPERT_MATRICES || !slots_ok(job)) return false;
+    if (job.matrices < 1 || job.matrices > EXL_EXPERT_MATRICES || !job.chosen || !slots_ok(job)) return false;
     for (int i = 0; i < job.matrices; i++)
         if (!job.weights[i] || reinterpret_cast<uintptr_t>(job.weights[i]) % 16) return false;
     if (job.inputs < 8 || job.inputs % 8 || job.inputs > EXL_MAX_DENSE_INPUTS) return false;

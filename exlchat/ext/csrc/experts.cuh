@@ -14,7 +14,7 @@ __device__ __forceinline__ float gated(int activation, float limit, float gate, 
 
 // What both kinds of job have: their outputs, and the rows of x.
 template <class Job> inline bool slots_ok(const Job &job) {
-    if (!job.chosen || !job.x || !job.y || job.slots < 1 || job.slots > EXL_MAX_SLOTS) return false;
+    if (!job.x || !job.y || job.slots < 1 || job.slots > EXL_MAX_SLOTS) return false;
     if (reinterpret_cast<uintptr_t>(job.x) % 16 || job.x_slots < 1 || job.slots % job.x_slots) return false;
     if (job.x_stride < 0 || (job.x_slots < job.slots && job.x_stride % 8)) return false;
     if (job.y_kind == EXL_Y_FLOAT) return job.matrices == 1;

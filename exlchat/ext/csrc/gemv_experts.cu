@@ -9,7 +9,9 @@ static ExlGemv of_a_slot(const ExlExpertProduct &job) {
     ExlGemv one = {};
     one.plan = job.plan, one.x = job.x, one.y = job.y;
     for (int i = 0; i < job.matrices; i++) one.matrix[i] = job.matrix[i];
-    one.matrices = job.matrices, one.rows = 1, one.x_kind = EXL_X_HALF, one.y_kind = job.y_kind;
+    one.matrices = job.matrices, one.rows = 1, one.y_kind = job.y_kind;
+    one.x_kind = job.squares ? EXL_X_NORM : EXL_X_HALF, one.squares = static_cast<const float *>(job.squares);
+    one.eps = job.eps, one.width = job.matrix[0].features;
     one.y_stride = job.y_stride, one.activation = job.activation, one.blocks = job.blocks, one.columns = job.columns;
     one.plan_ints = job.plan_ints, one.segments = job.segments, one.x_rows = job.x_rows, one.room = job.room;
     return one;
@@ -22,8 +24,11 @@ template <int DEPTH> static ExpertProduct product_of_experts(const ExlExpertProd
     p.experts = job.experts, p.slots = job.slots, p.blocks = job.blocks;
     p.x_slots = job.x_slots, p.x_stride = job.x_stride;
     p.gathered = job.gathered != 0, p.features = job.matrix[0].features;
+    p.logits = static_cast<const float *>(job.logits), p.choice = job.choice;
     p.features_at = p.product.bytes;
     if (p.gathered) p.product.bytes += align16(p.features * 2);
+    p.choice_at = p.product.bytes;
+    if (p.logits) p.product.bytes += sizeof(Choice);
     return p;
 }
 
@@ -47,6 +52,7 @@ static int launch_experts(const ExlExpertProduct &job, const ExlGemv &one, int d
 }
 
 static bool experts_ok(const ExlExpertProduct &job) {
+    if (!job.chosen == !job.logits) return false;
     if (!job.plan || !job.table || job.experts < 1 || job.matrices < 1 || job.matrices > EXL_EXPERT_MATRICES || !slots_ok(job)) return false;
     if (reinterpret_cast<uintptr_t>(job.plan) % 16 || reinterpret_cast<uintptr_t>(job.table) % 16) return false;
     if (job.blocks < 1 || job.blocks > 65535 || job.columns < 1 || job.x_rows < 1 || job.room < 0) return false;
@@ -56,6 +62,10 @@ static bool experts_ok(const ExlExpertProduct &job) {
         if (!matrix_ok(m) || m.stored != first.stored || m.features != first.features) return false;
         if (m.column_tiles != first.column_tiles) return false;
     }
+    const ExlChoice &choice = job.choice;
+    if (job.logits && (!choice_ok(choice.experts, choice.slots) || choice.stride < choice.experts || job.slots % choice.slots)) return false;
+    if (job.logits && choice.experts > job.experts) return false;
+    if (job.squares && (!job.gathered || job.matrix[0].features % 16)) return false;
     if (job.x_slots < job.slots && job.x_stride < (job.gathered ? job.matrix[0].features : job.matrix[0].stored)) return false;
     return job.y_stride >= job.matrix[0].column_tiles * 16;
 }
