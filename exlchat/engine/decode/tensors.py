@@ -58,7 +58,7 @@ class Between:
 
 
 class WalkTensors:
-    """What one walk takes of them; asked for in the same order in every layer and every walk."""
+    """What one walk takes of them; asked for in the same order in every layer of a kind."""
 
     def __init__(self, between: Between, rows: int) -> None:
         self._between, self._rows = between, rows

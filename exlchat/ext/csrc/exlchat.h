@@ -463,8 +463,8 @@ int exl_chain_rows(const ExlDrawRows *rows, int dependent, void *stream);
    leaves it in the order of the features, with squares float [tokens][width / 16] and eps; router half or (router_float)
    float [rows][width], bias float [rows] or null. The first `experts` rows are experts; what is behind them is a product
    and no more.
-   Of the experts the `slots` with the largest logits, the lower number first among equals, unless chosen is null: chosen int32
-   [tokens][slots], the best first, and weights float [tokens][slots], the softmax of all experts' logits, or (renormalised) of the chosen
+   Unless chosen is null, of the experts the `slots` with the largest logits, the lower number first among equals: chosen
+   int32 [tokens][slots], the best first, and weights float [tokens][slots], the softmax of all experts' logits, or (renormalised) of the chosen
    ones'. Whatever the logits are, the chosen of a token are different numbers below `experts`.
    tickets: int32 [tokens], zero at first, which the steps of one stream may share. tokens: 1 to EXL_MAX_ROWS. width: a
    multiple of 8. x and router begin at whole 16 bytes. */
@@ -499,10 +499,10 @@ typedef struct {
 /* y[slot] = x[slot] W of expert chosen[slot], one row each. What is named as in ExlGemv means the same; the plan is that
    of a slot, and only `matrices`, 1 or 2, are of one expert (any; their pointers are not read).
    table: ExlExpert [experts] in device memory. x: half [slots / x_slots][x_stride], a row for x_slots neighbours each; in
-   the order of the features (`gathered`), [features], or in that of the expert's rows, [stored]. Gathered and where `squares`
-   is not null it is float, as a residual leaves it, with squares float [rows of x][features / 16] and eps.
-   Where `logits` is not null, float [slots / choice.slots][choice.stride], chosen is null, and each token's experts are those that
-   exl_route would choose by them.
+   the order of the features (`gathered`), [features], or in that of the expert's rows, [stored]. Gathered and where
+   `squares` is not null it is float, as a residual leaves it, with squares float [rows of x][features / 16] and eps.
+   Where `logits` is not null, float [slots / choice.slots][choice.stride], chosen is null, and each token's experts are
+   those that exl_route would choose by them.
    y: EXL_Y_GATED  half [slots][y_stride], at the expert's scatter[column]
       EXL_Y_FLOAT  float [slots][y_stride] */
 typedef struct {
@@ -519,12 +519,14 @@ typedef struct {
 
 int exl_expert_product(const ExlExpertProduct *job, int dependent, void *stream);
 
-/* The sum of a token's experts joins the residual: x[slot] W of each that is chosen by logits float [tokens][choice.stride], times
-   its weight, added up over the slots of each of `tokens`, all as exl_route would choose them, or where chosen is not null as it
-   has left them in chosen and weights; x half [tokens][slots][stored], in the order of the expert's rows. The plan is one of all slots of a token as if their rows were one matrix's, whose column
-   of slot n and column tile c is n * tiles + c.
-   The residual is one card's, and does not defer. matrix: of one expert, without a bias; its words and scales are the lowest of all experts', and none lie 64 GB behind them.
-   All of the choice must have been there before the previous kernel of the stream began: they are read before it ends. */
+/* The sum of a token's experts joins the residual: x[slot] W of each that is chosen by logits float [tokens][choice.stride],
+   times its weight, added up over the slots of each of `tokens`, all as exl_route would choose them, or where chosen is not
+   null as it has left them in chosen and weights; x half [tokens][slots][stored], in the order of the expert's rows. The
+   residual is one card's, and does not defer.
+   The plan is one of all slots of a token as if their rows were one matrix's, whose column of slot n and column tile c is
+   n * tiles + c. matrix: of one expert, without a bias; its words and scales are the lowest of all experts', and none end
+   more than 64 GB behind them.
+   What is chosen must have been there before the previous kernel of the stream began: it is read before that ends. */
 typedef struct {
     const int32_t *plan;
     const ExlExpert *table;

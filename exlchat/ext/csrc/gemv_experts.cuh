@@ -3,9 +3,10 @@
 // A kernel of its own, so that the ordinary one's instructions stay as they are. The blocks of all slots are one grid,
 // those of a slot neighbours; or, where there are more than the card has at once, those of the same columns of all slots,
 // so that tokens with the same expert find its weights in L2. A block learns its expert, or finds it by its token's logits,
-// when the previous kernel has ended, and only then asks for weights; the expert's pointers take the places of the job's in shared memory, and the rest
-// is the ordinary product. x is read while the expert is looked up, since it is the same for all of a token's slots: it
-// goes to shared memory in the order of the features, and from there every warp takes its rows in the expert's order.
+// when the previous kernel has ended, and only then asks for weights; the expert's pointers take the places of the job's in
+// shared memory, and the rest is the ordinary product. x is read while the expert is looked up, since it is the same for all
+// of a token's slots: it goes to shared memory in the order of the features, and from there every warp takes its rows in the
+// expert's order.
 #pragma once
 #include "choice.cuh"
 #include "experts.cuh"
