@@ -55,6 +55,10 @@ class ExpertMatrices:
         check_together(*kept)
         self.table = torch.frombuffer(bytearray(rows), dtype=torch.int64).to(self.first[0].words.device)
         """int64 `[experts * 8]`: `ExlExpert` of each. It points into the matrices' tensors."""
+        firsts = ([getattr(row[0], name) for row in self.experts] for name in ("words", "scales"))
+        (self.first_words, words), (self.first_scales, scales) = map(_extent, firsts)
+        """Where in memory the first codes and the first scales of all begin."""
+        self._extent = max(words, scales)
         self.tensors = (self.table, *kept)
         """All that a launch reads."""
 
@@ -81,12 +85,6 @@ class ExpertMatrices:
         """What a product reads of one expert."""
         return sum(matrix.bytes for matrix in self.first)
 
-    @property
-    def lowest(self) -> tuple[int, int]:
-        """Where in memory the first codes and the first scales of all begin."""
-        words, scales = ([getattr(row[0], name).data_ptr() for row in self.experts] for name in ("words", "scales"))
-        return min(words), min(scales)
-
     def why_not_summed(self, slots: int) -> str | None:
         """Why no product adds up what so many experts of a token give, or `None` where one does."""
         if slots not in _SUMMED:
@@ -100,11 +98,7 @@ class ExpertMatrices:
             room = torch.cuda.get_device_properties(words.device).shared_memory_per_multiprocessor
             if slots * self.stored * 17 // 8 + _BESIDE_X > room:  # halves, and a float for 32 of them
                 return f"x of {slots} experts, each {self.stored} wide, takes too much of {room} bytes of shared memory"
-        for name, lowest in zip(("words", "scales"), self.lowest, strict=True):
-            tensors = [getattr(row[0], name) for row in self.experts]
-            if max(tensor.data_ptr() + tensor.nbytes for tensor in tensors) - lowest > _FARTHEST:
-                return "they lie far apart in memory"
-        return None
+        return "they lie far apart in memory" if self._extent > _FARTHEST else None
 
     @property
     def same_places(self) -> bool:
@@ -181,6 +175,12 @@ class DenseExperts:
     def bytes(self) -> int:
         """What a product reads of one expert."""
         return 2 * self.inputs * self.outputs * len(self.weights)
+
+
+def _extent(tensors: Sequence[Tensor]) -> tuple[int, int]:
+    """Where in memory the first one begins, and how many bytes behind that the last one ends."""
+    first = min(tensor.data_ptr() for tensor in tensors)
+    return first, max(tensor.data_ptr() + tensor.nbytes for tensor in tensors) - first
 
 
 def _tensors(matrix: PackedMatrix) -> list[Tensor]:

@@ -153,7 +153,7 @@ class ExpertKernels(RouteKernels):
         check_choice(choice)
         check("x", x, torch.float16, (choice.slots, experts.stored))
         check_on_gpu(logits=choice.logits, x=x, words=matrix.words)
-        tensors = [choice.logits, *(choice.made or ()), x, *experts.tensors]
+        tensors = [choice.logits, *(choice.made or ()), x, experts.table]
         plan, tiles, table = self._sum_plan(matrix, rules.slots)
         job = c.CExpertSum(
             plan=table.data_ptr(),
@@ -172,11 +172,11 @@ class ExpertKernels(RouteKernels):
             x_rows=plan.x_rows,
             room=self._expert_room,
         )
-        job.matrix.words, job.matrix.scales = experts.lowest
+        job.matrix.words, job.matrix.scales = experts.first_words, experts.first_scales
         if choice.made is not None:
             job.chosen, job.weights = (tensor.data_ptr() for tensor in choice.made)
         check_together(*tensors)
-        return Job(self._expert_sum, job, (table, *tensors))
+        return Job(self._expert_sum, job, (table, *experts.tensors, *tensors))
 
     def dense_expert_product(
         self,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from exlchat.ext import experts, products, routing
+from exlchat.ext import expert_weights, experts, products, routing
 from exlchat.ext.experts import ExpertKernels
 from exlchat.ext.layout import PackedMatrix
 from exlchat.ext.routing import Choice
@@ -106,3 +106,10 @@ def test_experts_that_no_product_adds_up_are_named(make: Make, slots: int, inner
     with pytest.raises(ValueError, match=words):
         layer.run(make(), torch.randn(1, 64))
     assert "two matrices" in str(layer.gates.why_not_summed(2))
+
+
+def test_experts_too_far_apart_for_32_bits_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    downs = layer_of(4, 64, 128, "4", 2).downs
+    assert downs.why_not_summed(2) is None
+    monkeypatch.setattr(expert_weights, "_FARTHEST", downs.first[0].words.nbytes)
+    assert "far apart" in str(downs.why_not_summed(2))

@@ -138,7 +138,7 @@ static int launch_sum(const ExlExpertSum &job, const ExlGemv &one, int dependent
     ExpertSum p = sum_of_experts<DEPTH>(job, one);
     if constexpr (DEPTH > 1) {
         const int less = sum_of_experts<DEPTH - 1>(job, one).product.bytes, half = card.half();
-        bool shorter = DEPTH == 4 && dependent && p.product.bytes > card.of_sm / 64 * 29 && less <= card.of_sm / 64 * 34;
+        bool shorter = DEPTH == 4 && dependent && card.fits_shorter(p.product.bytes, less);
         if (job.tokens > 1) shorter = DEPTH > 2 && p.product.bytes > half && sum_of_experts<2>(job, one).product.bytes <= half;
         if (p.product.bytes > card.room || shorter) return launch_sum<DEPTH - 1>(job, one, dependent, stream);
     }

@@ -41,7 +41,7 @@ static int launch_experts(const ExlExpertProduct &job, const ExlGemv &one, int d
     ExpertProduct p = product_of_experts<DEPTH>(job, one);
     if constexpr (DEPTH > 1) {
         const int less = product_of_experts<DEPTH - 1>(job, one).product.bytes;
-        const bool shorter = DEPTH == 4 && dependent && p.product.bytes > card.of_sm / 64 * 29 && less <= card.of_sm / 64 * 34;
+        const bool shorter = DEPTH == 4 && dependent && card.fits_shorter(p.product.bytes, less);
         if (p.product.bytes > card.room || shorter) return launch_experts<DEPTH - 1>(job, one, dependent, stream);
     }
     if (p.product.bytes > card.room) return EXL_BAD_ARGUMENT;

@@ -88,6 +88,9 @@ struct Card {
     // Shared memory that a block may take so that one of OVER_HALF more, of which no two fit a multiprocessor, has room
     // beside it; a kilobyte of each is CUDA's.
     int half() const { return of_sm / 2 - 1024 - 192; }
+    // Whether a ring with a slot less lets blocks of two kernels of one row fit a multiprocessor together: 29 and 34 of 64
+    // parts go together.
+    bool fits_shorter(int bytes, int less) const { return bytes > of_sm / 64 * 29 && less <= of_sm / 64 * 34; }
     static constexpr int OVER_HALF = 256;
 };
 inline cudaError_t ask_card(const ExlGemv &job, Card &card) {
@@ -115,13 +118,12 @@ template <int DEPTH> int launch_deepest(const ExlGemv &job, int dependent, cudaS
 
 // One row. Where the next kernel's blocks start early, blocks of two kernels must fit a multiprocessor together: if they
 // do not, a multiprocessor that is done first takes two blocks of the next kernel and another none, and that takes twice
-// as long (a 70B: 37 us a layer). So a ring that would take much gets one slot less: 29 and 34 of 64 parts go together.
+// as long (a 70B: 37 us a layer). So a ring that would take much gets one slot less.
 template <int DEPTH> int launch_one(const ExlGemv &job, int dependent, cudaStream_t stream) {
     Card card;
     if (const cudaError_t error = ask_card(job, card)) return error;
-    const bool shorter = bytes_of(product_of(job, 1, DEPTH)) > card.of_sm / 64 * 29 &&
-                         bytes_of(product_of(job, 1, DEPTH - 1)) <= card.of_sm / 64 * 34;
-    if (dependent && shorter) return launch_deepest<DEPTH - 1>(job, dependent, stream);
+    const int bytes = bytes_of(product_of(job, 1, DEPTH)), less = bytes_of(product_of(job, 1, DEPTH - 1));
+    if (dependent && card.fits_shorter(bytes, less)) return launch_deepest<DEPTH - 1>(job, dependent, stream);
     return launch_deepest<DEPTH>(job, dependent, stream);
 }
 
