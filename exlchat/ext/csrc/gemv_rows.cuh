@@ -91,32 +91,34 @@ template <int ROWS> struct RowsWork : Work<RowsSum<ROWS>> {
     }
 };
 
-// ((block 0 + block 1) + (block 2 + block 3)), as the lanes of one row add them up.
-template <int ROWS> __device__ __forceinline__ float of_all_blocks(const float (&sums)[Fragment<ROWS>::SETS][2], int row) {
-    if constexpr (ROWS == 8) return (sums[0][row] + sums[1][row]) + (sums[2][row] + sums[3][row]);
-    else if constexpr (ROWS == 4) {
-        const float first = sums[0][row] + __shfl_xor_sync(~0u, sums[0][row], 2);
-        return first + (sums[1][row] + __shfl_xor_sync(~0u, sums[1][row], 2));
-    } else {
-        const float pair = sums[0][row] + __shfl_xor_sync(~0u, sums[0][row], 1);
-        return pair + __shfl_xor_sync(~0u, pair, 2);
-    }
-}
-
 // Where a row of a column stands among the sums of a warp and a column tile: columns side by side, and turned about so that
 // neither those who add to two rows of eight columns each nor those who read whole rows get in each other's way.
 __device__ __forceinline__ int sum_place(int column, int row) {
     return (row ^ (row >> 2 & 1)) * 16 + (column ^ (row >> 1 & 1) * 8);
 }
 
-// To a warp's sums of one column tile.
+// To a warp's sums of one column tile: ((block 0 + block 1) + (block 2 + block 3)), as the lanes of one row add them up.
 template <int ROWS> __device__ __forceinline__ void add_sum(float *to, RowsSum<ROWS> &sum, int lane) {
-    const float2 low = {of_all_blocks<ROWS>(sum.low, 0), of_all_blocks<ROWS>(sum.low, 1)};
-    const float2 high = {of_all_blocks<ROWS>(sum.high, 0), of_all_blocks<ROWS>(sum.high, 1)};
-    if (lane % 4 * 2 < ROWS) {
-        const int column = lane >> 2, row = Fragment<ROWS>::row(lane);
-        to[sum_place(column, row)] += low.x, to[sum_place(column, row + 1)] += low.y;
-        to[sum_place(column + 8, row)] += high.x, to[sum_place(column + 8, row + 1)] += high.y;
+    const int column = lane >> 2, row = Fragment<ROWS>::row(lane);
+    if constexpr (ROWS == 8) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            to[sum_place(column, row + i)] += (sum.low[0][i] + sum.low[1][i]) + (sum.low[2][i] + sum.low[3][i]);
+            to[sum_place(column + 8, row + i)] += (sum.high[0][i] + sum.high[1][i]) + (sum.high[2][i] + sum.high[3][i]);
+        }
+    } else if constexpr (ROWS == 4) {
+        float *mine = to + sum_place(column + (lane & 2) * 4, row), *next = to + sum_place(column + (lane & 2) * 4, row + 1);
+        const float before = *mine, before_next = *next;
+        float all[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            all[i] = with_other(sum.low[0][i], sum.high[0][i], 2, lane) + with_other(sum.low[1][i], sum.high[1][i], 2, lane);
+        *mine = before + all[0], *next = before_next + all[1];
+    } else {
+        float *mine = to + sum_place(column + (lane & 1) * 8, lane >> 1 & 1);
+        const float before = *mine;
+        const float first = with_other(sum.low[0][0], sum.high[0][0], 1, lane), second = with_other(sum.low[0][1], sum.high[0][1], 1, lane);
+        *mine = before + with_other(first, second, 2, lane);
     }
     sum = RowsSum<ROWS>();
 }
