@@ -32,6 +32,8 @@ OAI_LIMIT, OAI_ALPHA = 7.0, 1.702
 """gpt-oss's. The kernels know no other alpha."""
 # What a warp of a dense product should read at least: a block costs about a microsecond whatever it does.
 _WARP_BYTES = 8192
+# Warps that share a column: an expert has many columns a block, and whoever goes from one to the next pays for it.
+_WAYS = 2
 
 
 class ExpertKernels(RouteKernels):
@@ -113,7 +115,7 @@ class ExpertKernels(RouteKernels):
             plan_ints=table.shape[1],
             columns=plan.columns,
             segments=plan.segments,
-            x_rows=plan.x_rows,
+            x_rows=plan.x_spans[0],
             room=self._expert_room,
         )
         if isinstance(x, Normed):
@@ -220,7 +222,7 @@ class ExpertKernels(RouteKernels):
         blocks = max(torch.cuda.get_device_properties(device).multi_processor_count // slots, 1)
         key = (device, blocks, *((matrix.outputs, matrix.sections) for matrix in matrices))
         if key not in self._expert_plans:
-            plan = make_plan(matrices, blocks=blocks, paired=len(matrices) > 1)
+            plan = make_plan(matrices, blocks=blocks, paired=len(matrices) > 1, ways=_WAYS)
             self._expert_plans[key] = plan, plan.table.to(device)
         return self._expert_plans[key]
 

@@ -119,13 +119,14 @@ class _Share:
         return found
 
 
-def make_plan(matrices: Sequence[PackedMatrix], *, blocks: int, paired: bool) -> GemvPlan:
+def make_plan(matrices: Sequence[PackedMatrix], *, blocks: int, paired: bool, ways: int = WARPS) -> GemvPlan:
     """Cuts a product up, for any number of rows of x: what a row comes to depends on nothing else.
 
     Args:
         matrices: one to three that are multiplied with the same x.
         blocks: one a multiprocessor; the plan has a multiple.
         paired: a block takes the same columns of both matrices, as a gated product needs.
+        ways: the most warps that share a column. Few have longer runs, but need more of x each.
     """
     tiles = [matrix.outputs // TILE_COLUMNS for matrix in matrices]
     sizes = [matrix.bytes // (matrix.outputs // TILE_COLUMNS) for matrix in matrices]
@@ -134,7 +135,7 @@ def make_plan(matrices: Sequence[PackedMatrix], *, blocks: int, paired: bool) ->
     while max(sum(count for _, count in parts) for parts in bounds) > _MOST_COLUMNS:
         times += 1
         bounds = _block_bounds(tiles, sizes, blocks * times, paired=paired)
-    ways = _ways([_steps(matrix) for matrix in matrices])
+    ways = min(ways, _ways([_steps(matrix) for matrix in matrices]))
     shared = {counts: _shared_columns(counts, ways) for counts in _all_counts(bounds)}
     return _plan(bounds, shared, matrices, max(map(len, shared.values())))
 

@@ -70,11 +70,12 @@ def walk(plan: GemvPlan, matrices: list[PackedMatrix]) -> list[Warp]:
 
 @pytest.mark.parametrize("blocks", [1, 5, 132])
 @pytest.mark.parametrize("paired", [False, True])
-def test_every_piece_once(blocks: int, paired: bool) -> None:
+@pytest.mark.parametrize("ways", [2, WARPS])
+def test_every_piece_once(blocks: int, paired: bool, ways: int) -> None:
     matrices = [matrix(512, 160, MIXED), matrix(512, 160, FOUR)]
     if not paired:
         matrices.append(matrix(512, 32, NARROW))
-    plan = make_plan(matrices, blocks=blocks, paired=paired)
+    plan = make_plan(matrices, blocks=blocks, paired=paired, ways=ways)
     taken = sorted(piece for warp in walk(plan, matrices) for piece in warp.pieces)
     wanted = [(m, c, p) for m, it in enumerate(matrices) for c in range(it.outputs // 16) for p in range(it.pieces)]
     assert taken == wanted
@@ -122,6 +123,15 @@ def test_a_warp_needs_little_more_than_its_part_of_x() -> None:
     matrices = [matrix(4096, 64, MIXED), matrix(4096, 64, FOUR)]
     plan = make_plan(matrices, blocks=2, paired=True)
     assert 4096 <= plan.x_rows <= 4096 + 3 * WARPS * PIECE_ROWS
+
+
+def test_of_few_warps_a_column_each_has_few_columns() -> None:
+    matrices = [matrix(4096, 256, FOUR), matrix(4096, 256, FOUR)]
+    columns = {
+        ways: [len(warp.columns) for warp in walk(make_plan(matrices, blocks=2, paired=True, ways=ways), matrices)]
+        for ways in (1, 2, 4, WARPS)
+    }
+    assert columns == {ways: [2 * ways] * 2 * WARPS for ways in columns}
 
 
 def test_a_block_takes_no_more_columns_than_its_sums_have_room() -> None:

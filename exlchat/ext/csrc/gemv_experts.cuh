@@ -5,7 +5,7 @@
 // so that tokens with the same expert find its weights in L2. A block learns its expert, or finds it by its token's logits,
 // when the previous kernel has ended, and only then asks for weights; the expert's pointers take the places of the job's in
 // shared memory, and the rest is the ordinary product. x is read while the expert is looked up, since it is the same for all
-// of a token's slots: it goes to shared memory in the order of the features, and from there every warp takes its rows in the
+// of a token's slots: it goes to shared memory in the order of the features, and from there all warps take the rows in the
 // expert's order.
 #pragma once
 #include "choice.cuh"
@@ -94,26 +94,26 @@ __device__ __forceinline__ void bring_normed(const Product &job, int features, h
     }
 }
 
-// A warp's part of x, as stage_halves brings it, from the features. The ring starts when the order has been asked for.
+// A range of x, as stage_halves brings it, from the features; by all threads. The ring starts when the order has been asked for.
 template <int DEPTH>
 __device__ __forceinline__ void stage_gathered(const Product &job, const Range &range, const uint16_t *gather,
                                                const half *features, half *x, Ring<DEPTH> &ring) {
     constexpr int AT_ONCE = 4;
-    const int lane = threadIdx.x % LANES, octets = range.rows / 8, stored = (job.stored - range.row) / 8;
+    const int octets = range.rows / 8, stored = (job.stored - range.row) / 8;
     const uint4 *source = reinterpret_cast<const uint4 *>(gather + range.row);
 #pragma unroll 1
-    for (int base = 0; base == 0 || base < octets; base += LANES * AT_ONCE) {
+    for (int base = 0; base == 0 || base < octets; base += THREADS * AT_ONCE) {
         uint4 from[AT_ONCE];
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
-            const int i = base + k * LANES + lane;
+            const int i = base + k * THREADS + threadIdx.x;
             from[k] = {~0u, ~0u, ~0u, ~0u};
             if (i < min(octets, stored)) from[k] = __ldg(source + i);
         }
         if (base == 0) ring.start();
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
-            const int i = base + k * LANES + lane;
+            const int i = base + k * THREADS + threadIdx.x;
             if (i >= octets) continue;
             const uint32_t pairs[4] = {from[k].x, from[k].y, from[k].z, from[k].w};
             uint32_t values[4];
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_experts(const __grid_constant
     const int slot = parameters.across ? blockIdx.x : blockIdx.y, block = parameters.across ? blockIdx.y : blockIdx.x;
     const int32_t *plan = parameters.product.plan + (size_t)block * parameters.product.plan_ints;
     const Smem s(base, parameters.product);
-    const int4 of_x = __ldg(reinterpret_cast<const int4 *>(plan + HEADER_INTS) + warp);
+    const int2 of_lane = __ldg(reinterpret_cast<const int2 *>(plan + HEADER_INTS) + t % WARPS * 2);
     if (slot >= parameters.slots || !begin_block(parameters.product, plan, s)) {  // it only keeps its place
         wait_for_previous();
         let_next_start();
@@ -183,20 +183,19 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_experts(const __grid_constant
     const uint16_t *gather = parameters.gathered ? parameters.table[expert].gather : nullptr;
     __syncthreads();
     Ring<DEPTH> ring(job, list, base);
-    const Range range = {of_x.x, of_x.y, of_x.z};
-    half *x = s.x + range.at;
-    float *x_sums = s.x_sums + range.at / 32;
-    if (parameters.gathered) stage_gathered(job, range, gather, features, x, ring);
-    else stage_halves<1>(job, range, x, ring);
+    const Range range = rows_of_all(job, of_lane);
+    const int first_row = __shfl_sync(~0u, of_lane.y ? of_lane.x - range.row : 0, warp);
+    if (parameters.gathered) stage_gathered(job, range, gather, features, s.x, ring);
+    else stage_halves<1, THREADS>(job, range, s.x, ring);
     const int mine = s.count(0), outputs = mine * 16;
     const bool any = t < outputs;
     const Output of_thread(s, any ? t / 16 : 0, t % 16);
     Ahead ahead;
     if (any) ask_constants<false>(job, of_thread, ahead);
-    __syncwarp();
-    sum_blocks<1>(job, range, x, x_sums);
-    __syncwarp();
-    multiply_row(list, ring, lanes_x<1>(job, x), x_sums, s.sums + warp * 16);
+    __syncthreads();
+    sum_blocks<1, THREADS>(job, range, s.x, s.x_sums);
+    __syncthreads();
+    multiply_row(list, ring, lanes_x<1>(job, s.x + first_row), s.x_sums + first_row / 32, s.sums + warp * 16);
     __syncthreads();
     if (any) write_of_expert(s, of_thread, mine, parameters.limit, ahead);
 #pragma unroll 1

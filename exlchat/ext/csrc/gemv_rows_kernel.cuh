@@ -24,16 +24,6 @@ template <int BLOCKS> struct Part {
     __device__ __forceinline__ int2 rows() const { return __ldg(reinterpret_cast<const int2 *>(plan + HEADER_INTS) + warp * 2); }
 };
 
-// The rows of x that a block needs, from the first to the last of its warps; each lane brings those of warp number
-// lane % WARPS. By whole warps.
-__device__ __forceinline__ Range rows_of_all(const Product &job, int2 rows) {
-    int first = rows.y ? rows.x : job.stored, end = rows.x + rows.y;
-#pragma unroll
-    for (int d = WARPS / 2; d; d /= 2)
-        first = min(first, __shfl_xor_sync(~0u, first, d)), end = max(end, __shfl_xor_sync(~0u, end, d));
-    return {first, max(end - first, 0), 0};
-}
-
 // Sums stand as float [BLOCKS][columns][EACH][ROWS * 16]: of each neighbour's columns, by warps of its plan.
 template <int ROWS, int BLOCKS> struct RowsTotal {
     static constexpr int EACH = Part<BLOCKS>::EACH, TILE = 16 * ROWS;

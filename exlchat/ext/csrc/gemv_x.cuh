@@ -13,7 +13,16 @@ struct Range {
     int row, rows, at;
 };
 template <int ROWS> constexpr int CREW = ROWS == 1 ? LANES : THREADS;  // threads that bring a range
-template <int ROWS> __device__ __forceinline__ int number_in_crew() { return threadIdx.x % CREW<ROWS>; }
+
+// The rows of x that a block needs, from the first to the last of its warps; each lane brings those of warp number
+// lane % WARPS. By whole warps.
+__device__ __forceinline__ Range rows_of_all(const Product &job, int2 rows) {
+    int first = rows.y ? rows.x : job.stored, end = rows.x + rows.y;
+#pragma unroll
+    for (int d = WARPS / 2; d; d /= 2)
+        first = min(first, __shfl_xor_sync(~0u, first, d)), end = max(end, __shfl_xor_sync(~0u, end, d));
+    return {first, max(end - first, 0), 0};
+}
 
 // Sums of squares of the vectors that the rows of x are made from: floats, or JoinSums. For all threads of the block, each of
 // which reads a part: if every warp read all of it, a thousand of them would stand in line at the same few lines of L2, 2,000
@@ -77,12 +86,12 @@ template <int ROWS, class Sums> struct Squares {
 };
 
 // Which row of x, and which part of it, a thread brings; its parts of all rows are as far apart as there are threads at it.
-template <int ROWS> struct Place {
-    int row = 0, part, parts, step = 0, rest = CREW<ROWS>;
+template <int ROWS, int THREADS_AT_IT = CREW<ROWS>> struct Place {
+    int row = 0, part, parts, step = 0, rest = THREADS_AT_IT;
 
-    __device__ __forceinline__ Place(int parts) : part(number_in_crew<ROWS>()), parts(parts) {
+    __device__ __forceinline__ Place(int parts) : part(threadIdx.x % THREADS_AT_IT), parts(parts) {
         if constexpr (ROWS > 1) {
-            step = CREW<ROWS> / max(parts, 1), rest = CREW<ROWS> - step * parts, row = part / max(parts, 1);
+            step = THREADS_AT_IT / max(parts, 1), rest = THREADS_AT_IT - step * parts, row = part / max(parts, 1);
             part -= row * parts;
         }
     }
@@ -98,7 +107,7 @@ template <int ROWS, class Sums, int DEPTH>
 __device__ __forceinline__ void stage_normed(const Product &job, const Range &range, half *x, void *parts, Ring<DEPTH> &ring) {
     constexpr bool JOINS = std::is_same_v<Sums, JoinSums>;
     constexpr int AT_ONCE = ROWS == 1 ? (JOINS ? 4 : 6) : (JOINS ? ROWS : 2 * ROWS), STEP = CREW<ROWS>;
-    const int number = number_in_crew<ROWS>(), quads = range.rows / 4, stored = (job.stored - range.row) / 4;
+    const int number = threadIdx.x % STEP, quads = range.rows / 4, stored = (job.stored - range.row) / 4;
     const int all = ROWS == 1 ? quads : quads * job.rows;
     const float *source = static_cast<const float *>(job.x) + range.row * (JOINS ? 2 : 1);
     const Squares<ROWS, Sums> squares(job, parts);
@@ -132,13 +141,13 @@ __device__ __forceinline__ void stage_normed(const Product &job, const Range &ra
 }
 
 // Of one row not by asynchronous copies: those of the ring, asked for before, would have to be waited for as well.
-template <int ROWS, int DEPTH>
+template <int ROWS, int STEP = CREW<ROWS>, int DEPTH>
 __device__ __forceinline__ void stage_halves(const Product &job, const Range &range, half *x, Ring<DEPTH> &ring) {
-    constexpr int AT_ONCE = 8, STEP = CREW<ROWS>;
-    const int number = number_in_crew<ROWS>(), octets = range.rows / 8, stored = (job.stored - range.row) / 8;
+    constexpr int AT_ONCE = 8;
+    const int number = threadIdx.x % STEP, octets = range.rows / 8, stored = (job.stored - range.row) / 8;
     const int all = ROWS == 1 ? octets : octets * job.rows;
     const half *source = static_cast<const half *>(job.x) + range.row;
-    Place<ROWS> place(octets), placed = place;
+    Place<ROWS, STEP> place(octets), placed = place;
 #pragma unroll 1
     for (int base = 0; base == 0 || base < all; base += STEP * AT_ONCE) {
         uint4 v[AT_ONCE];
@@ -165,7 +174,7 @@ __device__ __forceinline__ void copy_halves(const Product &job, const Range &ran
     const half *source = static_cast<const half *>(job.x) + range.row;
     Place<ROWS> place(octets);
 #pragma unroll 1
-    for (int i = number_in_crew<ROWS>(); i < all; i += CREW<ROWS>, place.go_on()) {
+    for (int i = threadIdx.x; i < all; i += CREW<ROWS>, place.go_on()) {
         half *to = x + place.row * job.x_stride + place.part * 8;
         if (place.part < stored) copy16(to, source + (size_t)place.row * job.stored + place.part * 8);
         else *reinterpret_cast<uint4 *>(to) = uint4{0, 0, 0, 0};
@@ -197,9 +206,9 @@ template <int ROWS> __device__ __forceinline__ const half *lanes_x(const Product
     return x + q * 8 + (ROWS == 1 ? r / 2 * 32 + r % 2 * 4 : min(r % ROWS, job.rows - 1) * job.x_stride);
 }
 
-// Sums of 32 rows of a range of x, by products with ones, even and odd 16 apart. Of one row by the warp whose range it is, in
-// whole pieces; of several by all warps. Loads come before stores, which the compiler does not move them past.
-template <int ROWS>
+// Sums of 32 rows of a range of x, by products with ones, even and odd 16 apart; by those who bring it. Of one row in whole
+// pieces. Loads come before stores, which the compiler does not move them past.
+template <int ROWS, int THREADS_AT_IT = CREW<ROWS>>
 __device__ __forceinline__ void sum_blocks(const Product &job, const Range &range, const half *x, float *sums) {
     constexpr uint32_t ONES = 0x3c003c00u;
     constexpr int AT_ONCE = 4;  // a piece has four blocks
@@ -207,7 +216,7 @@ __device__ __forceinline__ void sum_blocks(const Product &job, const Range &rang
     const int r = threadIdx.x % LANES / 4, q = threadIdx.x % 4, blocks = range.rows / 32;
     if constexpr (ROWS == 1) {
 #pragma unroll 1
-        for (int base = 0; base < blocks; base += 4 * AT_ONCE) {
+        for (int base = threadIdx.x % THREADS_AT_IT / LANES * 4 * AT_ONCE; base < blocks; base += THREADS_AT_IT / LANES * 4 * AT_ONCE) {
             uint2 b[AT_ONCE] = {};
 #pragma unroll
             for (int k = 0; k < AT_ONCE; k++)
