@@ -174,7 +174,7 @@ __device__ __forceinline__ void copy_halves(const Product &job, const Range &ran
     const half *source = static_cast<const half *>(job.x) + range.row;
     Place<ROWS> place(octets);
 #pragma unroll 1
-    for (int i = threadIdx.x; i < all; i += CREW<ROWS>, place.go_on()) {
+    for (int i = threadIdx.x % CREW<ROWS>; i < all; i += CREW<ROWS>, place.go_on()) {
         half *to = x + place.row * job.x_stride + place.part * 8;
         if (place.part < stored) copy16(to, source + (size_t)place.row * job.stored + place.part * 8);
         else *reinterpret_cast<uint4 *>(to) = uint4{0, 0, 0, 0};
