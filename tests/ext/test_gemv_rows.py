@@ -109,6 +109,23 @@ def test_with_less_shared_memory(make: Make, room: int) -> None:
     check(make(2, room), [matrix], 8)
 
 
+@pytest.mark.parametrize("rows", [3, 8])
+def test_behind_a_norm_more_than_is_brought_at_once(make: Make, rows: int) -> None:
+    kernels, matrix = make(2), packed(4640, 32, "4", "cpu")
+    hidden = torch.randn(rows, 4640)
+
+    def multiplied(part: Tensor) -> Tensor:
+        x = Normed(to_stored(part, matrix), (part.view(len(part), -1, 16) ** 2).sum(2), 1e-5)
+        y = poisoned(len(part), 32)
+        kernels.product([matrix], x, y, "float").launch(dependent=False)
+        return y
+
+    found = multiplied(hidden)
+    normed = hidden * (hidden.square().mean(1, keepdim=True) + 1e-5).rsqrt()
+    assert relative_error(found, reference.product([matrix], to_stored(normed, matrix).half())) < 1e-3
+    assert same(found, torch.cat([multiplied(row) for row in hidden.split(1)]))
+
+
 def test_matrices_side_by_side(make: Make) -> None:
     first = packed(512, 288, "8, 5, 4", "cpu")
     others = [replace(packed(512, 64, recipe, "cpu"), gather=first.gather) for recipe in ("4", "6 in groups of 64")]

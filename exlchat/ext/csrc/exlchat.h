@@ -503,6 +503,7 @@ typedef struct {
    `squares` is not null it is float, as a residual leaves it, with squares float [rows of x][features / 16] and eps.
    Where `logits` is not null, float [slots / choice.slots][choice.stride], chosen is null, and each token's experts are
    those that exl_route would choose by them.
+   x_rows: the most rows of x from the first to the last that a block reads.
    y: EXL_Y_GATED  half [slots][y_stride], at the expert's scatter[column]
       EXL_Y_FLOAT  float [slots][y_stride] */
 typedef struct {

@@ -85,20 +85,13 @@ template <int ROWS, class Sums> struct Squares {
     }
 };
 
-// Which row of x, and which part of it, a thread brings; its parts of all rows are as far apart as there are threads at it.
+// Which row of x a thread brings, and the first of its parts: of several rows each is brought by as many warps, all of whose parts
+// are then as far apart as there are threads at a row, a number that is known before.
 template <int ROWS, int THREADS_AT_IT = CREW<ROWS>> struct Place {
-    int row = 0, part, parts, step = 0, rest = THREADS_AT_IT;
+    static constexpr int STEP = THREADS_AT_IT / ROWS;
+    int row, part;
 
-    __device__ __forceinline__ Place(int parts) : part(threadIdx.x % THREADS_AT_IT), parts(parts) {
-        if constexpr (ROWS > 1) {
-            step = THREADS_AT_IT / max(parts, 1), rest = THREADS_AT_IT - step * parts, row = part / max(parts, 1);
-            part -= row * parts;
-        }
-    }
-    __device__ __forceinline__ void go_on() {
-        row += step, part += rest;
-        if (ROWS > 1 && part >= parts) part -= parts, row++;
-    }
+    __device__ __forceinline__ Place() : row(threadIdx.x % THREADS_AT_IT / STEP), part(threadIdx.x % STEP) {}
 };
 
 // A range of all rows of x; zeros behind the stored inputs, where the last piece reaches beyond them. A ring that was
@@ -106,78 +99,75 @@ template <int ROWS, int THREADS_AT_IT = CREW<ROWS>> struct Place {
 template <int ROWS, class Sums, int DEPTH>
 __device__ __forceinline__ void stage_normed(const Product &job, const Range &range, half *x, void *parts, Ring<DEPTH> &ring) {
     constexpr bool JOINS = std::is_same_v<Sums, JoinSums>;
-    constexpr int AT_ONCE = ROWS == 1 ? (JOINS ? 4 : 6) : (JOINS ? ROWS : 2 * ROWS), STEP = CREW<ROWS>;
-    const int number = threadIdx.x % STEP, quads = range.rows / 4, stored = (job.stored - range.row) / 4;
-    const int all = ROWS == 1 ? quads : quads * job.rows;
-    const float *source = static_cast<const float *>(job.x) + range.row * (JOINS ? 2 : 1);
+    constexpr int AT_ONCE = ROWS == 1 ? (JOINS ? 4 : 6) : (JOINS ? ROWS : 2 * ROWS), STEP = Place<ROWS>::STEP;
+    const Place<ROWS> place;
+    const int quads = place.row < job.rows ? range.rows / 4 : 0, stored = min((job.stored - range.row) / 4, quads);
+    const float *source = static_cast<const float *>(job.x) + ((size_t)place.row * job.stored + range.row) * (JOINS ? 2 : 1);
+    uint2 *to = reinterpret_cast<uint2 *>(x + place.row * job.x_stride);
     const Squares<ROWS, Sums> squares(job, parts);
     Factors of_row;
-    Place<ROWS> place(quads), placed = place;
     // Warps without rows come to the barrier too.
 #pragma unroll 1
-    for (int base = 0; base == 0 || base < all; base += STEP * AT_ONCE) {
+    for (int base = 0; base == 0 || base < quads; base += STEP * AT_ONCE) {
         Quad<Sums> v[AT_ONCE];
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
+            const int part = base + k * STEP + place.part;
             v[k] = {};
-            if (base + k * STEP + number < all && place.part < stored)
-                v[k].ask(source + (size_t)place.row * job.stored * (JOINS ? 2 : 1), place.part);
-            place.go_on();
+            if (part < stored) v[k].ask(source, part);
         }
         if (base == 0 && !job.early) ring.start();
-        if (base == 0) of_row = squares.factors(job);
+        if (base == 0) {
+            of_row = squares.factors(job);
+            // Every block finds the same.
+            if (JOINS && threadIdx.x < job.rows) job.scale[threadIdx.x] = of_row.scale;
+            if (ROWS > 1) of_row.factor = __shfl_sync(~0u, of_row.factor, place.row);
+            if (ROWS > 1 && JOINS) of_row.scale = __shfl_sync(~0u, of_row.scale, place.row);
+        }
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
-            Factors mine = of_row;
-            if (ROWS > 1) mine.factor = __shfl_sync(~0u, of_row.factor, placed.row % ROWS);
-            if (ROWS > 1 && JOINS) mine.scale = __shfl_sync(~0u, of_row.scale, placed.row % ROWS);
-            if (base + k * STEP + number < all)
-                reinterpret_cast<uint2 *>(x + placed.row * job.x_stride)[placed.part] = v[k].halves(mine);
-            placed.go_on();
+            const int part = base + k * STEP + place.part;
+            if (part < quads) to[part] = v[k].halves(of_row);
         }
     }
-    // Every block finds the same.
-    if (JOINS && threadIdx.x < job.rows) job.scale[threadIdx.x] = of_row.scale;
 }
 
 // Of one row not by asynchronous copies: those of the ring, asked for before, would have to be waited for as well.
-template <int ROWS, int STEP = CREW<ROWS>, int DEPTH>
+template <int ROWS, int THREADS_AT_IT = CREW<ROWS>, int DEPTH>
 __device__ __forceinline__ void stage_halves(const Product &job, const Range &range, half *x, Ring<DEPTH> &ring) {
-    constexpr int AT_ONCE = 8;
-    const int number = threadIdx.x % STEP, octets = range.rows / 8, stored = (job.stored - range.row) / 8;
-    const int all = ROWS == 1 ? octets : octets * job.rows;
-    const half *source = static_cast<const half *>(job.x) + range.row;
-    Place<ROWS, STEP> place(octets), placed = place;
+    constexpr int AT_ONCE = 8, STEP = Place<ROWS, THREADS_AT_IT>::STEP;
+    const Place<ROWS, THREADS_AT_IT> place;
+    const int octets = place.row < job.rows ? range.rows / 8 : 0, stored = min((job.stored - range.row) / 8, octets);
+    const uint4 *source = reinterpret_cast<const uint4 *>(static_cast<const half *>(job.x) + (size_t)place.row * job.stored + range.row);
+    uint4 *to = reinterpret_cast<uint4 *>(x + place.row * job.x_stride);
 #pragma unroll 1
-    for (int base = 0; base == 0 || base < all; base += STEP * AT_ONCE) {
+    for (int base = 0; base == 0 || base < octets; base += STEP * AT_ONCE) {
         uint4 v[AT_ONCE];
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
+            const int part = base + k * STEP + place.part;
             v[k] = {0, 0, 0, 0};
-            if (base + k * STEP + number < all && place.part < stored)
-                v[k] = produced(reinterpret_cast<const uint4 *>(source + (size_t)place.row * job.stored) + place.part);
-            place.go_on();
+            if (part < stored) v[k] = produced(source + part);
         }
         if (base == 0 && !job.early) ring.start();
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
-            if (base + k * STEP + number < all)
-                reinterpret_cast<uint4 *>(x + placed.row * job.x_stride)[placed.part] = v[k];
-            placed.go_on();
+            const int part = base + k * STEP + place.part;
+            if (part < octets) to[part] = v[k];
         }
     }
 }
 // Several rows are more than registers hold; where the ring was started before, it is waited for as well.
 template <int ROWS, int DEPTH>
 __device__ __forceinline__ void copy_halves(const Product &job, const Range &range, half *x, Ring<DEPTH> &ring) {
-    const int octets = range.rows / 8, stored = (job.stored - range.row) / 8, all = octets * job.rows;
-    const half *source = static_cast<const half *>(job.x) + range.row;
-    Place<ROWS> place(octets);
+    const Place<ROWS> place;
+    const int octets = place.row < job.rows ? range.rows / 8 : 0, stored = (job.stored - range.row) / 8;
+    const half *source = static_cast<const half *>(job.x) + (size_t)place.row * job.stored + range.row;
+    half *to = x + place.row * job.x_stride;
 #pragma unroll 1
-    for (int i = threadIdx.x % CREW<ROWS>; i < all; i += CREW<ROWS>, place.go_on()) {
-        half *to = x + place.row * job.x_stride + place.part * 8;
-        if (place.part < stored) copy16(to, source + (size_t)place.row * job.stored + place.part * 8);
-        else *reinterpret_cast<uint4 *>(to) = uint4{0, 0, 0, 0};
+    for (int part = place.part; part < octets; part += Place<ROWS>::STEP) {
+        if (part < stored) copy16(to + part * 8, source + part * 8);
+        else *reinterpret_cast<uint4 *>(to + part * 8) = uint4{0, 0, 0, 0};
     }
     end_of_copies();
     if (job.early) {
