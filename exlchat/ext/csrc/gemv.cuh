@@ -40,7 +40,7 @@ struct Product {
     int rings;        // [WARPS][DEPTH][STEP_BYTES]: codes, aligned to 128 bytes as they are in memory: copies between
                       // places that are not aligned alike take four times as long in shared memory
     int scale_rings, scale_slot;  // [WARPS][DEPTH][scale_slot]
-    int x_at, x_stride;  // half [rows][x_stride]; of one row the parts of the warps one behind the other
+    int x_at, x_stride;  // half [rows][x_stride]; of one row, but for experts, the parts of the warps one behind the other
     int x_sums;          // float [x_stride / 32][ROWS]: sums of 32 rows of x
     int sums;            // float [columns][WARPS][16]; of several rows as gemv_rows_kernel.cuh says
     int received;        // float [columns][16 * ROWS]: what a neighbour has added up, where blocks share x

@@ -85,8 +85,9 @@ template <int ROWS, class Sums> struct Squares {
     }
 };
 
-// Which row of x a thread brings, and the first of its parts: of several rows each is brought by as many warps, all of whose parts
-// are then as far apart as there are threads at a row, a number that is known before.
+// Which row of x a thread brings, and the first of its parts, STEP from each other: of several rows each is brought by as many
+// warps. Where a thread goes from row to row instead, so that none is idle with three or five rows, it divides and asks for a
+// factor at each part, and eight rows spill registers.
 template <int ROWS, int THREADS_AT_IT = CREW<ROWS>> struct Place {
     static constexpr int STEP = THREADS_AT_IT / ROWS;
     int row, part;
@@ -116,8 +117,8 @@ __device__ __forceinline__ void stage_normed(const Product &job, const Range &ra
             v[k] = {};
             if (part < stored) v[k].ask(source, part);
         }
-        if (base == 0 && !job.early) ring.start();
         if (base == 0) {
+            if (!job.early) ring.start();
             of_row = squares.factors(job);
             // Every block finds the same.
             if (JOINS && threadIdx.x < job.rows) job.scale[threadIdx.x] = of_row.scale;
