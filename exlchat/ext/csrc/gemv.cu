@@ -5,13 +5,15 @@
 namespace exl {
 
 extern template int launch_one<4>(const ExlGemv &, int, cudaStream_t);
-#define EXL_ELSEWHERE(ROWS)                                                                    \
-    extern template int launch_rows<ROWS, 2>(const ExlGemv &, const Way &, int, cudaStream_t); \
-    extern template int launch_rows<ROWS, 3>(const ExlGemv &, const Way &, int, cudaStream_t); \
-    extern template int launch_rows<ROWS, 4>(const ExlGemv &, const Way &, int, cudaStream_t);
-EXL_ELSEWHERE(2)
-EXL_ELSEWHERE(4)
-EXL_ELSEWHERE(8)
+#define EXL_ELSEWHERE(ROWS, HELPERS, DEPTH) \
+    extern template int launch_rows<ROWS, HELPERS, DEPTH>(const ExlGemv &, const Way &, int, cudaStream_t);
+EXL_ELSEWHERE(2, 1, 2)
+EXL_ELSEWHERE(2, 1, 3)
+EXL_ELSEWHERE(2, 1, 4)
+EXL_ELSEWHERE(4, 1, 2)
+EXL_ELSEWHERE(4, 2, 2)
+EXL_ELSEWHERE(8, 1, 2)
+EXL_ELSEWHERE(8, 2, 2)
 #undef EXL_ELSEWHERE
 
 static bool job_ok(const ExlGemv &job) {
@@ -70,19 +72,27 @@ static int at_once(int rows) { return rows <= 2 ? 2 : (rows <= 4 ? 4 : 8); }
 // What adds to the residual reads wider x, and may take so much more than half of a multiprocessor's shared memory.
 constexpr int LARGER = 11 * 1024;
 
-// Whether blocks with so deep a ring fit a multiprocessor together with those of the kernel before.
+// Whether blocks of two rows with so deep a ring fit a multiprocessor together with those of the kernel before.
 static bool beside(const ExlGemv &job, int depth, int sharing, const Card &card) {
     const int share = card.half() + (job.x_kind == EXL_X_HALF ? LARGER : -LARGER);
-    return bytes_of(product_of(job, at_once(job.rows), depth, sharing)) <= share;
+    return bytes_of(product_of(job, 2, depth, sharing)) <= share;
 }
-// How deep a ring the kernel of several rows gets, or 0 where there is no room: as deep as there is, but one slot less
-// where blocks of two kernels then fit a multiprocessor together, as for one row; at most DEFERRED_DEPTH of those that defer.
-static int depth_of(const ExlGemv &job, int sharing, const Card &card, int dependent) {
-    const auto fits = [&](int depth) { return product_of(job, at_once(job.rows), depth, sharing).bytes <= card.room; };
-    const bool shorter = dependent && !beside(job, 4, sharing, card) && beside(job, 3, sharing, card);
-    if (!defers(job) && fits(4) && !shorter) return 4;
-    if (fits(3)) return 3;
-    return fits(2) ? 2 : 0;
+// How many helpers and how deep a ring several rows get; false where there is no room.
+//
+// Two rows: as deep as there is room for, but one slot less where blocks of two kernels then fit a multiprocessor together, as for
+// one row; at most DEFERRED_DEPTH of those that defer. More: always two slots, since a step whose products had different
+// numbers of them went through more instructions than a multiprocessor keeps (one H200, the step of an 8B with 128 tokens
+// cached, four rows of a sequence each: 2.33 ms where one product of four had another number, 2.04 where none had).
+static bool find_way(const ExlGemv &job, const Card &card, int dependent, Way &way) {
+    const int rows = at_once(job.rows);
+    const auto fits = [&](int depth, int helpers) { return product_of(job, rows, depth, way.sharing, helpers).bytes <= card.room; };
+    way.helpers = rows > 2 && fits(2, 2) ? 2 : 1;
+    way.depth = 2;
+    if (rows > 2) return fits(2, way.helpers);
+    const bool shorter = dependent && !beside(job, 4, way.sharing, card) && beside(job, 3, way.sharing, card);
+    if (!defers(job) && fits(4, 1) && !shorter) way.depth = 4;
+    else if (fits(3, 1)) way.depth = 3;
+    return fits(way.depth, 1);
 }
 
 // Whether a multiprocessor must not have room for two blocks of this. Where the kernel before leaves a place only when it
@@ -96,12 +106,20 @@ static bool stands_alone(const ExlGemv &job, int sharing, const Card &card) {
     return x + 3 * WARPS * (STEP_BYTES + 256) > card.half() + LARGER;
 }
 
-template <int DEPTH> static int launch_depth(const ExlGemv &job, const Way &way, int dependent, cudaStream_t stream) {
+template <int ROWS> static int launch_helped(const ExlGemv &job, const Way &way, int dependent, cudaStream_t stream) {
+    return way.helpers == 2 ? launch_rows<ROWS, 2, 2>(job, way, dependent, stream) : launch_rows<ROWS, 1, 2>(job, way, dependent, stream);
+}
+static int launch_way(const ExlGemv &job, const Way &way, int dependent, cudaStream_t stream) {
     if (job.rows == 1) return launch_one<4>(job, dependent, stream);
     switch (at_once(job.rows)) {
-        case 2: return launch_rows<2, DEPTH>(job, way, dependent, stream);
-        case 4: return launch_rows<4, DEPTH>(job, way, dependent, stream);
-        default: return launch_rows<8, DEPTH>(job, way, dependent, stream);
+        case 2: break;
+        case 4: return launch_helped<4>(job, way, dependent, stream);
+        default: return launch_helped<8>(job, way, dependent, stream);
+    }
+    switch (way.depth) {
+        case 4: return launch_rows<2, 1, 4>(job, way, dependent, stream);
+        case 3: return launch_rows<2, 1, 3>(job, way, dependent, stream);
+        default: return launch_rows<2, 1, 2>(job, way, dependent, stream);
     }
 }
 
@@ -110,22 +128,18 @@ template <int DEPTH> static int launch_depth(const ExlGemv &job, const Way &way,
 static int launch_several(const ExlGemv &job, int dependent, cudaStream_t stream) {
     Card card;
     if (const cudaError_t error = ask_card(job, card)) return error;
-    Way way = {0, card.major >= 9 && job.blocks % 2 == 0 && job.x_spans[1] > 0 ? 2 : 1, 0, false};
+    Way way = {0, card.major >= 9 && job.blocks % 2 == 0 && job.x_spans[1] > 0 ? 2 : 1, 1, 0, false};
     int passes = 1;
-    for (; passes < job.rows; passes++)
-        if ((way.depth = depth_of(rows_of(job, 0, (job.rows + passes - 1) / passes), way.sharing, card, dependent))) break;
+    while (passes < job.rows && !find_way(rows_of(job, 0, (job.rows + passes - 1) / passes), card, dependent, way)) passes++;
     const int alone = card.half() + Card::OVER_HALF;
     const bool by_itself = stands_alone(job, way.sharing, card);
-    if (dependent && alone <= card.room && by_itself) way.least = alone;
+    if (dependent && alone <= card.room && by_itself && way.helpers == 1) way.least = alone;
     // What reads halves stands behind attention, or goes by its own size.
     const bool room_beside = job.x_kind == EXL_X_HALF || !by_itself;
     for (int done = 0, left = passes; left > 0; left--) {
         const ExlGemv part = rows_of(job, done, (job.rows - done) / left);
-        way.beside = dependent && done == 0 && room_beside && beside(part, way.depth, way.sharing, card);
-        const int code = way.depth == 4   ? launch_depth<4>(part, way, dependent, stream)
-                         : way.depth == 3 ? launch_depth<3>(part, way, dependent, stream)
-                                          : launch_depth<2>(part, way, dependent, stream);
-        if (code) return code;
+        way.beside = dependent && done == 0 && room_beside && at_once(part.rows) == 2 && beside(part, way.depth, way.sharing, card);
+        if (const int code = launch_way(part, way, dependent, stream)) return code;
         done += part.rows;
     }
     return 0;

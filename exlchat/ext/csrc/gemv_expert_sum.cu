@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(THREADS, 2) gemv_expert_sum(const __grid_const
     float *x_sums = s.x_sums + range.at / 32;
     __syncthreads();
     wait_for_previous();
-    stage_halves<1>(job, range, x, ring);
+    stage_halves<1, CREW<1>>(job, range, x, ring);
     if (any) ahead.hidden = ask_stream<false>(job, first, token, true).joined();
     __syncwarp();
     sum_blocks<1>(job, range, x, x_sums);

@@ -152,8 +152,9 @@ struct Tiles {
     }
 };
 
-// The segments of warp `number` of a plan, for the warp that takes them.
-struct Listed {
+// The segments of warp `number` of a plan, for the warp that takes them; or for HELPERS, each of which has every HELPERSth column,
+// since a column's sums are added up in order.
+template <int HELPERS = 1> struct Listed {
     const int4 *from;
     int4 *to, first;
     int segments, lane;
@@ -165,23 +166,39 @@ struct Listed {
         if (lane < segments) first = __ldg(from + lane);
     }
     __device__ __forceinline__ void keep() const {
+        if constexpr (HELPERS > 1) return keep_columns(threadIdx.x / THREADS);
         if (lane < segments) to[lane] = first;
 #pragma unroll 1
         for (int i = lane + LANES; i < segments; i += LANES) to[i] = __ldg(from + i);
     }
+    // Those of columns `which`, `which` + HELPERS and so on, and one of nothing behind them.
+    __device__ __forceinline__ void keep_columns(int which) const {
+        int kept = 0;
+#pragma unroll 1
+        for (int base = 0; base < segments; base += LANES) {
+            int4 raw = first;
+            if (base > 0) raw = base + lane < segments ? __ldg(from + base + lane) : int4{0, 0, 0, 0};
+            const Segment &segment = reinterpret_cast<const Segment &>(raw);
+            const bool takes = base + lane < segments && segment.pieces() && segment.column() % HELPERS == which;
+            const uint32_t taken = __ballot_sync(~0u, takes);
+            if (takes) to[kept + __popc(taken & ((1u << lane) - 1))] = raw;
+            kept += __popc(taken);
+        }
+        if (lane == 0) to[kept] = {0, 0, 0, 0};
+    }
 };
 
 // The job to shared memory, and sums of nothing.
-template <int ROWS> __device__ __forceinline__ void make_ready(const Product &job, const Smem &s) {
+template <int ROWS, int HELPERS = 1> __device__ __forceinline__ void make_ready(const Product &job, const Smem &s) {
     const int t = threadIdx.x;
-    copy_parameters<WARPS>(*s.job, job, t / LANES, t % LANES);
+    copy_parameters<HELPERS * WARPS>(*s.job, job, t / LANES, t % LANES);
 #pragma unroll 1
-    for (int i = t; i < job.columns * WARPS * 4 * ROWS; i += THREADS) reinterpret_cast<float4 *>(s.sums)[i] = {0.f, 0.f, 0.f, 0.f};
+    for (int i = t; i < job.columns * WARPS * 4 * ROWS; i += HELPERS * THREADS) reinterpret_cast<float4 *>(s.sums)[i] = {0.f, 0.f, 0.f, 0.f};
 }
 
 // All of that for one row of x. False for a block that has nothing to do.
 __device__ __forceinline__ bool begin_block(const Product &job, const int32_t *plan, const Smem &s) {
-    const Listed listed(job, plan, threadIdx.x / LANES, s);
+    const Listed<> listed(job, plan, threadIdx.x / LANES, s);
     const Tiles tiles(plan);
     make_ready<1>(job, s);
     if (tiles.count() == 0) return false;

@@ -9,8 +9,10 @@ namespace exl {
 
 inline int align16(int bytes) { return (bytes + 15) / 16 * 16; }
 
-// at_once: rows that the kernel is made for, 1, 2, 4 or 8. sharing: blocks that share x, where there are several rows.
-inline Product product_of(const ExlGemv &job, int at_once, int depth, int sharing = 1) {
+// at_once: rows that the kernel is made for, 1, 2, 4 or 8. Where there are several, sharing: blocks that share x; helpers: warps
+// that stand in for one of the plan.
+inline Product product_of(const ExlGemv &job, int at_once, int depth, int sharing = 1, int helpers = 1) {
+    const int warps = helpers * WARPS;
     Product p = {};
     p.plan = job.plan;
     int scales = 0;
@@ -28,9 +30,9 @@ inline Product product_of(const ExlGemv &job, int at_once, int depth, int sharin
     p.counts = align16(sizeof(Product));
     p.lists = p.counts + HEADER_INTS * 4;
     p.scale_slot = 2 * scales;
-    p.rings = (p.lists + WARPS * job.segments * SEGMENT_INTS * 4 + 127) / 128 * 128;
-    p.scale_rings = p.rings + WARPS * depth * STEP_BYTES;
-    p.x_at = p.scale_rings + WARPS * depth * p.scale_slot;
+    p.rings = (p.lists + warps * job.segments * SEGMENT_INTS * 4 + 127) / 128 * 128;
+    p.scale_rings = p.rings + warps * depth * STEP_BYTES;
+    p.x_at = p.scale_rings + warps * depth * p.scale_slot;
     // 64 bytes beyond a multiple of 128 keep the 8 rows of a fragment on different banks.
     p.x_stride = ((at_once == 1 ? job.x_rows : job.x_spans[sharing - 1]) + 63) / 64 * 64 + 32;
     p.x_sums = p.x_at + p.x_stride * 2 * job.rows;
@@ -49,7 +51,7 @@ inline int bytes_of(const Product &p) { return p.exchange ? p.exchange : p.bytes
 
 // How several rows are multiplied.
 struct Way {
-    int depth, sharing;
+    int depth, sharing, helpers;
     int least;    // shared memory that a block takes, even where it needs less
     bool beside;  // whether blocks run beside those of the kernel before, and ask for weights meanwhile; else x comes first
 };
@@ -61,18 +63,19 @@ inline bool defers(const ExlGemv &job) {
 }
 constexpr int DEFERRED_DEPTH = 3;  // of several rows that defer, the most
 
-template <int ROWS, int DEPTH> int launch_rows(const ExlGemv &job, const Way &way, int dependent, cudaStream_t stream) {
-    Product p = product_of(job, ROWS, DEPTH, way.sharing);
+template <int ROWS, int HELPERS, int DEPTH>
+int launch_rows(const ExlGemv &job, const Way &way, int dependent, cudaStream_t stream) {
+    Product p = product_of(job, ROWS, DEPTH, way.sharing, HELPERS);
     p.early = way.beside;
     const int bytes = p.bytes > way.least ? p.bytes : way.least;
     const auto run = [&](auto pairs, auto alone) {
-        if (way.sharing == 2) return launch_clusters(2, pairs, job.blocks, THREADS, bytes, dependent, stream, p);
-        return launch(alone, job.blocks, THREADS, bytes, dependent, stream, p);
+        if (way.sharing == 2) return launch_clusters(2, pairs, job.blocks, HELPERS * THREADS, bytes, dependent, stream, p);
+        return launch(alone, job.blocks, HELPERS * THREADS, bytes, dependent, stream, p);
     };
     if constexpr (DEPTH <= DEFERRED_DEPTH) {
-        if (defers(job)) return run(gemv_rows<ROWS, DEPTH, 2, true>, gemv_rows<ROWS, DEPTH, 1, true>);
+        if (defers(job)) return run(gemv_rows<ROWS, HELPERS, DEPTH, 2, true>, gemv_rows<ROWS, HELPERS, DEPTH, 1, true>);
     }
-    return run(gemv_rows<ROWS, DEPTH, 2, false>, gemv_rows<ROWS, DEPTH, 1, false>);
+    return run(gemv_rows<ROWS, HELPERS, DEPTH, 2, false>, gemv_rows<ROWS, HELPERS, DEPTH, 1, false>);
 }
 
 template <int DEPTH> int launch_row(const ExlGemv &job, int dependent, cudaStream_t stream) {

@@ -12,7 +12,8 @@ namespace exl {
 struct Range {
     int row, rows, at;
 };
-template <int ROWS> constexpr int CREW = ROWS == 1 ? LANES : THREADS;  // threads that bring a range
+// Threads that bring a range; where HELPERS warps stand in for one of the plan, there are so many times as many.
+template <int ROWS, int HELPERS = 1> constexpr int CREW = ROWS == 1 ? LANES : HELPERS * THREADS;
 
 // The rows of x that a block needs, from the first to the last of its warps; each lane brings those of warp number
 // lane % WARPS. By whole warps.
@@ -26,7 +27,7 @@ __device__ __forceinline__ Range rows_of_all(const Product &job, int2 rows) {
 
 // Sums of squares of the vectors that the rows of x are made from: floats, or JoinSums. For all threads of the block, each of
 // which reads a part: if every warp read all of it, a thousand of them would stand in line at the same few lines of L2, 2,000
-// clocks long.
+// clocks long. Of a larger block the first THREADS do, so that sums are the same.
 template <int ROWS, class Sums> struct Squares {
     // For JoinSums of several rows there are no registers beside x: they are added up before x is asked for, a row by a warp.
     static constexpr bool BEFORE_X = ROWS > 1 && std::is_same_v<Sums, JoinSums>;
@@ -36,16 +37,16 @@ template <int ROWS, class Sums> struct Squares {
     // Nothing is added up as long as there is one for each thread: to add is to wait for it, and x is not asked for yet.
     __device__ __forceinline__ Squares(const Product &job, void *parts) : parts(static_cast<Sums *>(parts)) {
         const Sums *squares = reinterpret_cast<const Sums *>(job.squares);
-        const int each = job.width / 16, t = threadIdx.x;
+        const int each = job.width / 16, t = threadIdx.x, end = t < THREADS ? each : 0;
         if constexpr (BEFORE_X) {
             if (t / LANES < job.rows) add_row(squares + t / LANES * each, each);
             return;
         }
 #pragma unroll
         for (int row = 0; row < ROWS; row++)
-            mine[row] = t < each && row < job.rows ? produced(squares + row * each + t) : Sums{};
+            mine[row] = t < end && row < job.rows ? produced(squares + row * each + t) : Sums{};
 #pragma unroll 1
-        for (int i = t + THREADS; i < each; i += THREADS) {
+        for (int i = t + THREADS; i < end; i += THREADS) {
 #pragma unroll
             for (int row = 0; row < ROWS; row++)
                 if (row < job.rows) mine[row] = mine[row] + produced(squares + row * each + i);
@@ -72,7 +73,7 @@ template <int ROWS, class Sums> struct Squares {
     }
     // Of row number `lane`, or of the only one.
     __device__ __forceinline__ Factors factors(const Product &job) const {
-        if constexpr (!BEFORE_X) {
+        if (!BEFORE_X && threadIdx.x < THREADS) {
 #pragma unroll
             for (int row = 0; row < ROWS; row++) put(row, threadIdx.x / LANES, mine[row]);
         }
@@ -97,11 +98,11 @@ template <int ROWS, int THREADS_AT_IT = CREW<ROWS>> struct Place {
 
 // A range of all rows of x; zeros behind the stored inputs, where the last piece reaches beyond them. A ring that was
 // not started before is when x has been asked for.
-template <int ROWS, class Sums, int DEPTH>
+template <int ROWS, class Sums, int THREADS_AT_IT, int DEPTH>
 __device__ __forceinline__ void stage_normed(const Product &job, const Range &range, half *x, void *parts, Ring<DEPTH> &ring) {
     constexpr bool JOINS = std::is_same_v<Sums, JoinSums>;
-    constexpr int AT_ONCE = ROWS == 1 ? (JOINS ? 4 : 6) : (JOINS ? ROWS : 2 * ROWS), STEP = Place<ROWS>::STEP;
-    const Place<ROWS> place;
+    constexpr int AT_ONCE = ROWS == 1 ? (JOINS ? 4 : 6) : (JOINS ? ROWS : 2 * ROWS), STEP = Place<ROWS, THREADS_AT_IT>::STEP;
+    const Place<ROWS, THREADS_AT_IT> place;
     const int quads = place.row < job.rows ? range.rows / 4 : 0, stored = min((job.stored - range.row) / 4, quads);
     const float *source = static_cast<const float *>(job.x) + ((size_t)place.row * job.stored + range.row) * (JOINS ? 2 : 1);
     uint2 *to = reinterpret_cast<uint2 *>(x + place.row * job.x_stride);
@@ -134,7 +135,7 @@ __device__ __forceinline__ void stage_normed(const Product &job, const Range &ra
 }
 
 // Of one row not by asynchronous copies: those of the ring, asked for before, would have to be waited for as well.
-template <int ROWS, int THREADS_AT_IT = CREW<ROWS>, int DEPTH>
+template <int ROWS, int THREADS_AT_IT, int DEPTH>
 __device__ __forceinline__ void stage_halves(const Product &job, const Range &range, half *x, Ring<DEPTH> &ring) {
     constexpr int AT_ONCE = 8, STEP = Place<ROWS, THREADS_AT_IT>::STEP;
     const Place<ROWS, THREADS_AT_IT> place;
@@ -159,14 +160,15 @@ __device__ __forceinline__ void stage_halves(const Product &job, const Range &ra
     }
 }
 // Several rows are more than registers hold; where the ring was started before, it is waited for as well.
-template <int ROWS, int DEPTH>
+template <int ROWS, int THREADS_AT_IT, int DEPTH>
 __device__ __forceinline__ void copy_halves(const Product &job, const Range &range, half *x, Ring<DEPTH> &ring) {
-    const Place<ROWS> place;
+    using Place = Place<ROWS, THREADS_AT_IT>;
+    const Place place;
     const int octets = place.row < job.rows ? range.rows / 8 : 0, stored = (job.stored - range.row) / 8;
     const half *source = static_cast<const half *>(job.x) + (size_t)place.row * job.stored + range.row;
     half *to = x + place.row * job.x_stride;
 #pragma unroll 1
-    for (int part = place.part; part < octets; part += Place<ROWS>::STEP) {
+    for (int part = place.part; part < octets; part += Place::STEP) {
         if (part < stored) copy16(to + part * 8, source + part * 8);
         else *reinterpret_cast<uint4 *>(to + part * 8) = uint4{0, 0, 0, 0};
     }
@@ -179,14 +181,14 @@ __device__ __forceinline__ void copy_halves(const Product &job, const Range &ran
     }
 }
 
-template <int ROWS, bool DEFERS, int DEPTH>
+template <int ROWS, bool DEFERS, int HELPERS = 1, int DEPTH>
 __device__ __forceinline__ void stage(const Product &job, const Range &range, half *x, float *parts, Ring<DEPTH> &ring) {
     if (job.x_kind != EXL_X_HALF) {
-        stage_normed<ROWS, std::conditional_t<DEFERS, JoinSums, float>>(job, range, x, parts, ring);
+        stage_normed<ROWS, std::conditional_t<DEFERS, JoinSums, float>, CREW<ROWS, HELPERS>>(job, range, x, parts, ring);
     } else if constexpr (ROWS == 1 || !COPIES_GO_ON) {
-        stage_halves<ROWS>(job, range, x, ring);
+        stage_halves<ROWS, CREW<ROWS, HELPERS>>(job, range, x, ring);
     } else {
-        copy_halves<ROWS>(job, range, x, ring);
+        copy_halves<ROWS, CREW<ROWS, HELPERS>>(job, range, x, ring);
     }
 }
 
@@ -221,7 +223,7 @@ __device__ __forceinline__ void sum_blocks(const Product &job, const Range &rang
         }
     } else {
 #pragma unroll 1
-        for (int base = threadIdx.x / LANES * AT_ONCE; base < blocks; base += WARPS * AT_ONCE) {
+        for (int base = threadIdx.x / LANES * AT_ONCE; base < blocks; base += THREADS_AT_IT / LANES * AT_ONCE) {
             uint4 b[AT_ONCE];
 #pragma unroll
             for (int k = 0; k < AT_ONCE; k++) b[k] = *reinterpret_cast<const uint4 *>(x + min(base + k, blocks - 1) * 32);
