@@ -36,10 +36,10 @@ struct Product {
     int early;  // whether weights are asked for before the previous kernel ends
     // Shared memory of a block, in bytes from its beginning, behind the Product; made on the host.
     int counts;       // int [HEADER_INTS]
-    int lists;        // [WARPS][segments]
-    int rings;        // [WARPS][DEPTH][STEP_BYTES]: codes, aligned to 128 bytes as they are in memory: copies between
+    int lists;        // [warps of the block][segments]
+    int rings;        // [warps of the block][DEPTH][STEP_BYTES]: codes, aligned to 128 bytes as they are in memory: copies between
                       // places that are not aligned alike take four times as long in shared memory
-    int scale_rings, scale_slot;  // [WARPS][DEPTH][scale_slot]
+    int scale_rings, scale_slot;  // [warps of the block][DEPTH][scale_slot]
     int x_at, x_stride;  // half [rows][x_stride]; of one row, but for experts, the parts of the warps one behind the other
     int x_sums;          // float [x_stride / 32][ROWS]: sums of 32 rows of x
     int sums;            // float [columns][WARPS][16]; of several rows as gemv_rows_kernel.cuh says
