@@ -18,6 +18,7 @@ from exlchat.ext import exchange, products
 from exlchat.ext.exchange import Exchange, ExchangeKernels, Peers, make_peers, silent_card
 from exlchat.ext.job import Job
 from exlchat.ext.layout import PackedMatrix, to_stored
+from exlchat.ext.plan import make_plan
 from exlchat.ext.products import MAX_ROWS, Deferred, NormCopy, Normed, Products, Residual
 from tests.ext import reference
 from tests.ext.chain_cases import Functions
@@ -107,6 +108,12 @@ def test_where_some_have_nothing_to_do(make: Make, features: int, outputs: int, 
 def test_with_less_shared_memory(make: Make, room: int) -> None:
     matrix = packed(4096, 32, "4", "cpu")
     check(make(2, room), [matrix], 8)
+
+
+def test_a_warp_with_more_segments_than_lanes(make: Make) -> None:
+    kernels, matrix = make(1), packed(3072, 512, "6, 5, 3, 2", "cpu")
+    assert make_plan([matrix], blocks=1, paired=False).segments > 33
+    check(kernels, [matrix], 4)
 
 
 @pytest.mark.parametrize("rows", [3, 8])

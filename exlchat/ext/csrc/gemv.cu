@@ -111,11 +111,8 @@ template <int ROWS> static int launch_helped(const ExlGemv &job, const Way &way,
 }
 static int launch_way(const ExlGemv &job, const Way &way, int dependent, cudaStream_t stream) {
     if (job.rows == 1) return launch_one<4>(job, dependent, stream);
-    switch (at_once(job.rows)) {
-        case 2: break;
-        case 4: return launch_helped<4>(job, way, dependent, stream);
-        default: return launch_helped<8>(job, way, dependent, stream);
-    }
+    if (at_once(job.rows) == 8) return launch_helped<8>(job, way, dependent, stream);
+    if (at_once(job.rows) == 4) return launch_helped<4>(job, way, dependent, stream);
     switch (way.depth) {
         case 4: return launch_rows<2, 1, 4>(job, way, dependent, stream);
         case 3: return launch_rows<2, 1, 3>(job, way, dependent, stream);

@@ -40,16 +40,16 @@ template <int ROWS, class Sums> struct Squares {
         const int each = job.width / 16, t = threadIdx.x, end = t < THREADS ? each : 0;
         if constexpr (BEFORE_X) {
             if (t / LANES < job.rows) add_row(squares + t / LANES * each, each);
-            return;
-        }
-#pragma unroll
-        for (int row = 0; row < ROWS; row++)
-            mine[row] = t < end && row < job.rows ? produced(squares + row * each + t) : Sums{};
-#pragma unroll 1
-        for (int i = t + THREADS; i < end; i += THREADS) {
+        } else {
 #pragma unroll
             for (int row = 0; row < ROWS; row++)
-                if (row < job.rows) mine[row] = mine[row] + produced(squares + row * each + i);
+                mine[row] = t < end && row < job.rows ? produced(squares + row * each + t) : Sums{};
+#pragma unroll 1
+            for (int i = t + THREADS; i < end; i += THREADS) {
+#pragma unroll
+                for (int row = 0; row < ROWS; row++)
+                    if (row < job.rows) mine[row] = mine[row] + produced(squares + row * each + i);
+            }
         }
     }
     // A row by one warp, as all warps add up a row.
@@ -73,9 +73,11 @@ template <int ROWS, class Sums> struct Squares {
     }
     // Of row number `lane`, or of the only one.
     __device__ __forceinline__ Factors factors(const Product &job) const {
-        if (!BEFORE_X && threadIdx.x < THREADS) {
+        if constexpr (!BEFORE_X) {
+            if (threadIdx.x < THREADS) {
 #pragma unroll
-            for (int row = 0; row < ROWS; row++) put(row, threadIdx.x / LANES, mine[row]);
+                for (int row = 0; row < ROWS; row++) put(row, threadIdx.x / LANES, mine[row]);
+            }
         }
         __syncthreads();
         const Sums *of_row = parts + threadIdx.x % LANES % ROWS * WARPS;
