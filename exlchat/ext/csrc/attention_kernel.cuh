@@ -13,6 +13,7 @@
 #include "attention_math.cuh"
 
 #include <new>
+#include <type_traits>
 
 namespace exl {
 
@@ -36,7 +37,8 @@ template <int DIM> __device__ __forceinline__ const half *heads_of(const ExlAtte
     return static_cast<const half *>(job.qkv) + (size_t)token * (job.heads + 2 * job.kv_heads) * DIM;
 }
 
-template <int KEY, int VALUE, int DIM, bool SEVERAL> struct Attention {
+template <int KEY, int VALUE, int DIM, int ROWS> struct Attention {
+    static constexpr bool SEVERAL = ROWS > 1;
     using K = KeyPiece<KEY, DIM>;
     using V = ValuePiece<VALUE, DIM>;
     static constexpr int SLOT = K::SIZE > V::SIZE ? K::SIZE : V::SIZE;
@@ -47,11 +49,13 @@ template <int KEY, int VALUE, int DIM, bool SEVERAL> struct Attention {
     static constexpr int RECORD = HEADS * (DIM + 2);  // floats of a range in `partial`: mixtures, then best and sum
     static constexpr bool TURNED = turned(KEY);
 
-    struct Common {
+    // So that the rings behind it are aligned as the cache is in memory, or copies to them take longer: with 80 bytes more a
+    // step of 8 rows behind 1,024 tokens took 2.77 instead of 2.65 ms, a pass of 32 rows 4.29 instead of 4.02 (one H200).
+    struct __align__(128) Common {
         half query[HEADS][DIM + 8];
         float key[DIM], value[DIM];
         uint16_t places[HEADS * DIM];
-        Work<SEVERAL> next;
+        WorkItem items[2];  // of several tokens, by turns: what the block has and what it has next
     };
     struct Part {
         float mixed[HEADS][DIM];
@@ -67,29 +71,30 @@ template <int KEY, int VALUE, int DIM, bool SEVERAL> struct Attention {
     Common &common;
     uint8_t *rings;
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
-    const int column, token, split;  // see Work
+    // Of several tokens in shared memory: there are no registers for it.
+    const std::conditional_t<SEVERAL, const WorkItem &, const WorkItem> work;
     const Range range;
     int kv, from, heads, first_head;  // heads of this block: from `from` on among those of key-value head kv
 
     // first_slot: where the ring begins.
-    __device__ __forceinline__ Attention(const ExlAttention &job, const Work<SEVERAL> &work, uint8_t *shared,
+    __device__ __forceinline__ Attention(const ExlAttention &job, const WorkItem &work, uint8_t *shared,
                                          int first_slot = 0)
         : job(job), common(*reinterpret_cast<Common *>(shared)), rings(shared + sizeof(Common)),
-          column(work.column), token(work.token), split(work.split), range(range_of(job, work.cached, split, warp, warps)),
+          work(work), range(range_of(job, work.cached, work.split, warp, warps)),
           wanted(range.unit), to_fill(first_slot), first_slot(first_slot) {
         const int group = job.heads / job.kv_heads, tiles = (group + HEADS - 1) / HEADS;
-        kv = column / tiles, from = column % tiles * HEADS;
+        kv = work.column / tiles, from = work.column % tiles * HEADS;
         heads = min(group - from, HEADS), first_head = kv * group + from;
     }
 
     __device__ __forceinline__ Part &part(int w) const { return *reinterpret_cast<Part *>(rings + w * RING); }
-    __device__ __forceinline__ bool newest() const { return split == 0; }  // this block has the new token
+    __device__ __forceinline__ bool newest() const { return work.split == 0; }  // this block has the new token
     // Where blocks of the same heads meet.
-    __device__ __forceinline__ int meeting() const { return token * columns_of(job) + column; }
+    __device__ __forceinline__ int meeting() const { return work.token * columns_of(job) + work.column; }
     __device__ __forceinline__ float *record(int split) const {
         return static_cast<float *>(job.partial) + ((size_t)meeting() * job.splits + split) * RECORD;
     }
-    __device__ __forceinline__ int row_of(unsigned at) const { return cache_row(job, token, kv, at); }
+    __device__ __forceinline__ int row_of(unsigned at) const { return cache_row(job, work.token, kv, at); }
 
     // Before the previous kernel has ended: where results go, and the first pieces. The new tokens before this one are not
     // there yet.
@@ -97,7 +102,7 @@ template <int KEY, int VALUE, int DIM, bool SEVERAL> struct Attention {
     __device__ __forceinline__ void start() {
         bring_places();
         if constexpr (SEVERAL) {
-            ask_first(range.cached - (follow_each_other(job) ? token : 0));
+            ask_first(range.cached - (follow_each_other(job) ? work.token : 0));
         } else {
 #pragma unroll 1
             for (int i = 0; i < SLOTS / 2; i++) ask_keys(), ask_values();
@@ -136,7 +141,7 @@ template <int KEY, int VALUE, int DIM, bool SEVERAL> struct Attention {
 
     // The new token's heads, a warp each, into shared memory: queries in the order of the keys' product.
     __device__ __forceinline__ void prepare(const Turns<DIM> &turns) {
-        const half *qkv = heads_of<DIM>(job, token);
+        const half *qkv = heads_of<DIM>(job, work.token);
         const float factor = query_factor(job);
         for (int g = warp; g < heads + 2 * newest(); g += warps) {
             float x[SHARE<DIM>];
@@ -156,13 +161,15 @@ template <int KEY, int VALUE, int DIM, bool SEVERAL> struct Attention {
         }
     }
 
-    // What comes next, found while the first pieces of this are under way, by the warp that has least to prepare; L2
-    // fetches what it begins with.
-    __device__ __forceinline__ void look_ahead(int number) {
-        if (warp < warps - 1) return;
-        const Work<true> next(job, number, columns_of(job));
-        if (lane == 0) common.next = next;
-        if (next.token == job.rows) return;
+    // What comes next, as far as the block has more, found while the first pieces of this are under way, by the warp that has
+    // least to prepare; L2 fetches what it begins with.
+    __device__ __forceinline__ void look_ahead() {
+        if (warp < warps - 1 || work.left == 0) return;
+        WorkItem next = work;
+        if (work.split + 1 < work.active) next.number++, next.left--, next.split++, next.done++;
+        else next = WorkItems<ROWS>(job, columns_of(job)).at(work.number + 1, work.left - 1);
+        if (lane == 0) common.items[&work == common.items] = next;
+        if (next.done > 1) return;
         const char *turns = static_cast<const char *>(job.turns) + (size_t)next.cached * job.rotary_dim * 4;
         if (lane * 32 < job.rotary_dim) ask_for_l2(turns + lane * 128);
         if (lane == 0) ask_for_l2(static_cast<const int *>(job.page_table) + (size_t)next.token * job.table_stride);
@@ -252,9 +259,9 @@ template <int KEY, int VALUE, int DIM, bool SEVERAL> struct Attention {
                 if (i * LANES + lane < DIM) x[i] += weight * values[i * LANES + lane];
         }
         if (range.active == 1) {
-            write_head<DIM, TURNED>(job, x, total, token, first_head + g, common.places + g * DIM, lane);
+            write_head<DIM, TURNED>(job, x, total, work.token, first_head + g, common.places + g * DIM, lane);
         } else {
-            float *to = record(split);
+            float *to = record(work.split);
 #pragma unroll
             for (int i = 0; i < SHARE<DIM>; i++)
                 if (i * LANES + lane < DIM) to[g * DIM + i * LANES + lane] = x[i];
@@ -307,64 +314,76 @@ template <int KEY, int VALUE, int DIM, bool SEVERAL> struct Attention {
                 for (int i = 0; i < SHARE<DIM>; i++)
                     if (i * LANES + lane < DIM) x[i] += weight * part(share).mixed[g][i * LANES + lane];
             }
-            write_head<DIM, TURNED>(job, x, total, token, first_head + g, common.places + g * DIM, lane);
+            write_head<DIM, TURNED>(job, x, total, work.token, first_head + g, common.places + g * DIM, lane);
         }
     }
 };
 
-// The warps of a block have walked: what they have come to.
-template <class Attention> __device__ __forceinline__ void merge(Attention &block, bool &last) {
+// The warps of a block have walked: what they have come to. goes_on: whether the block takes another range of the head.
+template <class Attention> __device__ __forceinline__ void merge(Attention &block, bool &last, bool goes_on) {
     const ExlAttention &job = block.job;
     __syncthreads();
     block.store_newest();
     for (int g = block.warp; g < block.heads; g += block.warps) block.merge_warps(g);
-    if (block.range.active == 1) return;
+    if (block.range.active == 1 || goes_on) return;
     __syncthreads();
-    if (threadIdx.x == 0) last = arrive(static_cast<unsigned *>(job.tickets) + block.meeting(), block.range.active);
+    if (threadIdx.x == 0)
+        last = arrive(static_cast<unsigned *>(job.tickets) + block.meeting(), block.work.done, block.range.active);
     __syncthreads();
     if (last) block.merge_ranges();
 }
 
-// MANY: more rows than the step has. Few warps have more registers then (168 instead of 128: 5 % less time with halves),
-// which in the step keep the next product's block out: one row of an 8B took 2.14 ms instead of 1.53.
-template <int KEY, int VALUE, int DIM, bool SEVERAL, bool MANY = false>
+// ROWS: 1, or at most those of a step or of a wide pass. There few warps have more registers (168 instead of 128: 5 % less
+// time with halves), which in the step keep the next product's block out: one row of an 8B took 2.14 ms instead of 1.53.
+template <int KEY, int VALUE, int DIM, int ROWS>
 __global__ void
-__launch_bounds__((MANY ? Attention<KEY, VALUE, DIM, SEVERAL>::WARPS : MOST_WARPS) * LANES, DIM > 128 ? 1 : 2)
+__launch_bounds__((ROWS > EXL_MAX_ROWS ? Attention<KEY, VALUE, DIM, ROWS>::WARPS : MOST_WARPS) * LANES, DIM > 128 ? 1 : 2)
     attention(const __grid_constant__ ExlAttention job) {
-    EXL_SHARED_MEMORY(shared);
+    EXL_ALIGNED_SHARED_MEMORY(shared, 128);
     __shared__ bool last;
     let_next_start();
-    using A = Attention<KEY, VALUE, DIM, SEVERAL>;
-    int number = blockIdx.x;
-    Work<SEVERAL> work(job, number, columns_of(job));
-    if (SEVERAL && work.token >= job.rows) return wait_for_previous();  // it only keeps its place
-    A block(job, work, shared);
-    if (!SEVERAL && block.split >= block.range.active) return wait_for_previous();
-    if constexpr (!SEVERAL) block.start();
-    Turns<DIM> turns(job, block.range.cached, block.lane);
-    if constexpr (SEVERAL) block.start();
-#pragma unroll 1
-    while (true) {
+    using A = Attention<KEY, VALUE, DIM, ROWS>;
+    if constexpr (ROWS == 1) {
+        const WorkItem work = only_item(job, columns_of(job));
+        A block(job, work, shared);
+        if (work.split >= work.active) return wait_for_previous();  // it only keeps its place
+        block.start();
+        const Turns<DIM> turns(job, work.cached, block.lane);
         wait_for_previous();
-        if constexpr (SEVERAL) block.ask_first(block.range.cached);
         block.prepare(turns);
-        if constexpr (SEVERAL) block.look_ahead(number += gridDim.x);
         __syncthreads();
         block.walk();
-        if constexpr (!SEVERAL) return merge(block, last);
-        else {
-            work = block.common.next;
-            const bool more = work.token < job.rows;
-            A next(job, work, shared, A::BEHIND % A::RING);
+        merge(block, last, false);
+    } else {
+        const WorkItem first = WorkItems<ROWS>(job, columns_of(job)).first();
+        if (first.left < 0) return wait_for_previous();
+        WorkItem *const items = reinterpret_cast<typename A::Common *>(shared)->items;
+        if (threadIdx.x % LANES == 0) items[0] = first;  // by every warp for itself
+        __syncwarp();
+        A block(job, items[0], shared);
+        Turns<DIM> turns(job, block.work.cached, block.lane);
+        block.start();
+        wait_for_previous();
+#pragma unroll 1
+        while (true) {
+            block.ask_first(block.work.cached);
+            if (block.work.done == 1) block.prepare(turns);
+            block.look_ahead();
+            __syncthreads();
+            block.walk();
+            const WorkItem &item = items[&block.work == items];
+            const bool more = block.work.left > 0;
+            A next(job, more ? item : block.work, shared, A::BEHIND % A::RING);
+            const bool goes_on = next.work.done > 1 && more;
             if (more) {
-                turns = Turns<DIM>(job, next.range.cached, next.lane);
-                next.ask_first(next.range.cached, A::EARLY);
+                if (!goes_on) turns = Turns<DIM>(job, next.work.cached, next.lane);
+                next.ask_first(next.work.cached, A::EARLY);
             }
-            merge(block, last);
+            merge(block, last, goes_on);
             if (!more) return;
             __syncthreads();
             new (&block) A(next);
-            block.bring_places();
+            if (!goes_on) block.bring_places();
         }
     }
 }

@@ -10,7 +10,7 @@ namespace exl {
 // As many warps as the card has shared memory for.
 template <int KEY, int VALUE, int DIM>
 int launch_attention(const ExlAttention &job, int dependent, cudaStream_t stream) {
-    using A = Attention<KEY, VALUE, DIM, false>;
+    using A = Attention<KEY, VALUE, DIM, 1>;
     int device = 0, most = 0, processors = 0, of_sm = 0;
     cudaError_t error = cudaGetDevice(&device);
     if (error == cudaSuccess) error = cudaDeviceGetAttribute(&of_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
@@ -32,9 +32,9 @@ int launch_attention(const ExlAttention &job, int dependent, cudaStream_t stream
         const int code = launch(store_tokens<KEY, VALUE, DIM>, blocks, STORE_WARPS * LANES, 0, dependent, stream, job);
         if (code) return code;
     }
-    const auto kernel = job.rows > EXL_MAX_ROWS ? attention<KEY, VALUE, DIM, true, true>
-                        : job.rows > 1          ? attention<KEY, VALUE, DIM, true>
-                                                : attention<KEY, VALUE, DIM, false>;
+    const auto kernel = job.rows > EXL_MAX_ROWS ? attention<KEY, VALUE, DIM, EXL_WIDE_ROWS>
+                        : job.rows > 1          ? attention<KEY, VALUE, DIM, EXL_MAX_ROWS>
+                                                : attention<KEY, VALUE, DIM, 1>;
     return launch(kernel, grid, warps * LANES, fixed + warps * A::RING, dependent, stream, job);
 }
 

@@ -149,6 +149,15 @@ __device__ __forceinline__ bool arrive(unsigned *ticket, int blocks) {
     return before == blocks - 1;
 }
 
+// The same of blocks that do several parts each: whether this one, with `done` of them, is the last of `parts`.
+__device__ __forceinline__ bool arrive(unsigned *ticket, int done, int parts) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(ticket), "r"(done) : "memory");
+    if (before + done != parts) return false;
+    *ticket = 0;
+    return true;
+}
+
 // A whole aligned word at once, to be seen by the host.
 __device__ __forceinline__ void tell_host(unsigned long long *slot, unsigned long long word) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(slot), "l"(word) : "memory");

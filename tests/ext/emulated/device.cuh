@@ -352,6 +352,11 @@ inline bool arrive(unsigned *ticket, int blocks) {
     if (last) __atomic_store_n(ticket, 0, __ATOMIC_SEQ_CST);
     return last;
 }
+inline bool arrive(unsigned *ticket, int done, int parts) {
+    const bool last = __atomic_add_fetch(ticket, done, __ATOMIC_SEQ_CST) == (unsigned)parts;
+    if (last) __atomic_store_n(ticket, 0, __ATOMIC_SEQ_CST);
+    return last;
+}
 class Patience {
     std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
 
