@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -84,7 +84,9 @@ class ManyDrawKernels:
         self._sample_rows = library.function("exl_sample_rows")
         self._chain_rows = library.function("exl_chain_rows")
 
-    def draw_rows(self, table: DrawTable, rows: Sequence[DrawnRow], kinds: Sequence[RowKind]) -> list[Job]:
+    def draw_rows(
+        self, table: DrawTable, rows: Sequence[DrawnRow], kinds: Sequence[RowKind], *, chains: bool = True
+    ) -> list[Job]:
         """Draws a token of each row by its kind, and ends its step; `none`: leaves it alone.
 
         A chain comes to what `draw_adjusted` gives but for near-ties: its sums of doubles are of one block.
@@ -92,6 +94,7 @@ class ManyDrawKernels:
         Args:
             table: of as many rows or more; of these from the first row on.
             rows: of one vocabulary.
+            chains: whether those are drawn, or only adjusted, for `draw_adjusted`.
 
         Raises:
             ValueError: a tensor of another device, dtype, shape or layout, or more rows than the table has.
@@ -101,10 +104,10 @@ class ManyDrawKernels:
         table.show(rows, kinds)
         structure = c.CDrawRows(table.draws.data_ptr(), table.kinds.data_ptr(), len(rows), len(rows[0].logits), 0)
         wanted = set(kinds)
-        launches = [
+        launches: list[tuple[Callable[..., None], set[RowKind]]] = [
             (self._adjust_rows, {"adjusted", "chain"}),
             (self._sample_rows, {"plain", "adjusted"}),
-            (self._chain_rows, {"chain"}),
+            (self._chain_rows, {"chain"} if chains else set()),
         ]
         tensors = (table.draws, table.kinds)
         return [Job(function, structure, tensors) for function, of_kinds in launches if wanted & of_kinds]

@@ -61,8 +61,10 @@ class Kernels(ReferenceKernels):
     def draw_adjusted(self, chain: Any, state: SamplerState, *, token: Tensor, position: Tensor) -> ReferenceJob:
         return self.sample(chain.adjusted, state, token=token, position=position)
 
-    def draw_rows(self, _: object, rows: Sequence[DrawnRow], kinds: Sequence[RowKind]) -> list[ReferenceJob]:
-        """Counted by the host's structures, which wide passes write where the device would read them."""
+    def draw_rows(
+        self, _: object, rows: Sequence[DrawnRow], kinds: Sequence[RowKind], *, chains: bool = True
+    ) -> list[ReferenceJob]:
+        """Counted by the host's structures, where the device would read them."""
 
         def work(row: DrawnRow) -> None:
             draw = CDraw.from_buffer(row.sampler.draw.numpy())
@@ -72,7 +74,10 @@ class Kernels(ReferenceKernels):
             row.token.fill_(best)
             row.position.add_(1)
 
-        return [ReferenceJob(partial(work, row)) for row, kind in zip(rows, kinds, strict=True) if kind != "none"]
+        left_alone = {"none"} if chains else {"none", "chain"}
+        return [
+            ReferenceJob(partial(work, row)) for row, kind in zip(rows, kinds, strict=True) if kind not in left_alone
+        ]
 
 
 class Chain:
@@ -95,6 +100,7 @@ class Sampler(SamplerState):
     drawn = 0
 
     def set(self, draw: Any) -> None:
+        super().set(draw)
         self.drawn = draw.sequence
 
 
@@ -150,6 +156,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(captured, "launch_all", launch_all)
     monkeypatch.setattr(captured, "captured", capture)
     monkeypatch.setattr(graphs, "splits_of", lambda _spec, _device: 3)
+    monkeypatch.setattr("exlchat.ext.many_draws.DrawTable.show", lambda *_: None)
     monkeypatch.setattr("exlchat.engine.decode.draws.ChainState", Chain)
     monkeypatch.setattr("exlchat.engine.decode.draws.SamplerState", Sampler)
 

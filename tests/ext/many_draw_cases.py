@@ -34,6 +34,7 @@ class Rows:
 
     Args:
         alone: has each drawn by launches of its own, as a single answer is.
+        chains: that all draw at once, too; or each by a launch of its own.
     """
 
     def __init__(
@@ -45,10 +46,11 @@ class Rows:
         device: torch.device,
         *,
         alone: bool,
+        chains: bool = True,
     ) -> None:
         draw = torch.Generator().manual_seed(count)
         memory = SamplerMemory(count, device)
-        self._launch, self._alone = launch, alone
+        self._launch, self._alone, self._chains_at_once = launch, alone, chains
         self._logits = (torch.randn(count, vocab, generator=draw) * 3).to(device)
         self._tokens = torch.zeros(count, dtype=torch.int64, device=device)
         self._positions = torch.zeros(count, dtype=torch.int32, device=device)
@@ -95,7 +97,11 @@ class Rows:
             for row, chain in enumerate(self._chains)
         ]
         if not self._alone:
-            return self._many.draw_rows(self._table, rows, kinds)
+            jobs = self._many.draw_rows(self._table, rows, kinds, chains=self._chains_at_once)
+            apart = (
+                [] if self._chains_at_once else [row for row, kind in zip(rows, kinds, strict=True) if kind == "chain"]
+            )
+            return [*jobs, *(self._of_one(row, "chain")[-1] for row in apart)]
         return [job for row, kind in zip(rows, kinds, strict=True) for job in self._of_one(row, kind)]
 
     def _of_one(self, row: DrawnRow, kind: RowKind) -> list[Job]:

@@ -35,6 +35,18 @@ def test_each_row_draws_as_it_would_alone(functions: Functions, count: int, voca
     check_alike(make, range(1, count, 6) if count > 1 else ())
 
 
+@pytest.mark.parametrize("count", [2, 8])
+def test_chains_by_launches_of_their_own_have_all_their_blocks(
+    functions: Functions, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    unchecked(monkeypatch, processors=3)
+
+    def make(alone: bool) -> Rows:
+        return Rows(functions.library, count, 700, launch, torch.device("cpu"), alone=alone, chains=False)
+
+    check_alike(make, (1,))
+
+
 def test_more_rows_than_there_is_room_for_are_refused(functions: Functions) -> None:
     with pytest.raises(ValueError, match="0 rows of 0 kinds"):
         many_draws.ManyDrawKernels(functions.library).draw_rows(many_draws.DrawTable(4, torch.device("cpu")), [], [])

@@ -77,6 +77,19 @@ def test_each_row_draws_as_it_would_alone(
     check_alike(make, range(1, count, 6), ended=torch.cuda.synchronize)
 
 
+@pytest.mark.parametrize(("count", "vocab"), [(2, 128256), (8, 32000), (8, 128256)])
+def test_the_rows_of_a_step_draw_as_each_would_alone(library: Library, count: int, vocab: int) -> None:
+    """Chains with all their blocks, and launches that begin before their predecessors end, as captured."""
+
+    def launch(job: Job) -> None:
+        job.launch(dependent=True)
+
+    def make(alone: bool) -> Rows:
+        return Rows(library, count, vocab, launch, torch.device("cuda"), alone=alone, chains=False)
+
+    check_alike(make, (1,), ended=torch.cuda.synchronize)
+
+
 class Answers:
     """All asked for at once, in an engine's own thread."""
 

@@ -80,15 +80,34 @@ class RowDraws:
         return DrawnRow(self.logits, self.sampler, self.token, self.position, self._chain)
 
     def jobs(self, kernels: Kernels, kind: DrawKind) -> list[Launch]:
-        fed = {"token": self.token, "position": self.position}
         if kind == "plain":
-            return [kernels.sample(self.logits, self.sampler, **fed)]
+            return [kernels.sample(self.logits, self.sampler, **self._fed)]
         chain = self.chain
         adjust = kernels.adjust(self.logits, chain, self.sampler, position=self.position)
         if kind == "chain":
-            return [adjust, kernels.draw_adjusted(chain, self.sampler, **fed)]
+            return [adjust, self.chain_job(kernels)]
         known = {"context": chain.context, "numbers": chain.numbers}
-        return [adjust, kernels.sample(chain.adjusted, self.sampler, **fed, **known)]
+        return [adjust, kernels.sample(chain.adjusted, self.sampler, **self._fed, **known)]
+
+    def chain_job(self, kernels: Kernels) -> Launch:
+        """From logits that have been adjusted."""
+        return kernels.draw_adjusted(self.chain, self.sampler, **self._fed)
+
+    @property
+    def _fed(self) -> dict[str, Tensor]:
+        return {"token": self.token, "position": self.position}
+
+
+def jobs_of_rows(
+    kernels: Kernels, table: DrawTable, rows: Sequence[RowDraws], kinds: Sequence[DrawKind]
+) -> list[Launch]:
+    """Each row comes to what `RowDraws.jobs` gives: what rows have in common is launched once for all of them, and not
+    chains, whose blocks add up doubles. The table has to show these rows and kinds whenever they run.
+    """
+    if len(rows) == 1:
+        return rows[0].jobs(kernels, kinds[0])
+    jobs = kernels.draw_rows(table, [row.drawn for row in rows], kinds, chains=False)
+    return [*jobs, *(row.chain_job(kernels) for row, kind in zip(rows, kinds, strict=True) if kind == "chain")]
 
 
 class ManyDraws:

@@ -206,6 +206,8 @@ class DecodeGraphs:
                 self._draws.append(self._draw_of(len(self._draws)))
             for draw, row, kind in zip(self._draws, rows, kinds, strict=False):
                 draw.begin(kind, row.context, row.draws)
+            if len(rows) > 1:
+                self._lists.table.show([draw.drawn for draw in self._draws[: len(rows)]], kinds)
         except torch.OutOfMemoryError as error:
             raise ModelError(NO_MEMORY) from error
         self._plan.token[: len(rows)].copy_(torch.tensor([row.context[-1] for row in rows]))

@@ -7,12 +7,13 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from exlchat.engine.decode.draws import RowDraws
+from exlchat.engine.decode.draws import RowDraws, jobs_of_rows
 from exlchat.engine.decode.kernels import AfterTheLast, TorchJob
 from exlchat.engine.decode.plan import DecodePlan, Tables
 from exlchat.engine.layers.quantized_linear import Launch
 from exlchat.engine.sampling.device import DrawKind
 from exlchat.ext.exchange import Exchange
+from exlchat.ext.many_draws import DrawTable
 from exlchat.ext.ops import Kernels
 from exlchat.ext.products import MAX_ROWS
 
@@ -58,6 +59,8 @@ class StepLists:
     def __init__(self, plans: Sequence[DecodePlan], kernels: Kernels, host: HostTokens) -> None:
         self._plans, self._plan = plans, plans[-1]
         self._kernels, self._host = kernels, host
+        self.table = DrawTable(MAX_ROWS, self._plan.device)
+        """Of the draws of several rows."""
         self.peers = [plan.together.peers for plan in plans if plan.together is not None]
 
     def of(
@@ -80,8 +83,7 @@ class StepLists:
             ]
             fed_by_host[-1].append(self._tell_best(key.rows))
             return fed_by_host
-        kinds = zip(draws, key.draw, strict=False)
-        drawn = [job for draw, kind in kinds for job in draw.jobs(self._kernels, kind)]
+        drawn = jobs_of_rows(self._kernels, self.table, draws[: len(key.draw)], key.draw)
         if self._plan.direct and not key.from_elsewhere:
             drawn.append(self._kernels.send([(self._plan.fed, plan.fed) for plan in self._plans[:-1]]))
         if key.from_elsewhere or not self.peers:
