@@ -28,7 +28,7 @@ from exlchat.engine.sampling import NotNumbersError
 from exlchat.engine.sampling.device import DeviceDraws
 from exlchat.engine.schedule.token_sources import wait_for
 from exlchat.ext.functions import CDraw
-from exlchat.ext.many_draws import DrawnRow, RowKind
+from exlchat.ext.many_draws import DrawnRow, DrawTable, RowKind
 from exlchat.ext.sampling import DRAWN, SamplerState
 from exlchat.llm.info import ModelError
 from tests.engine.decoding import relative_error
@@ -62,11 +62,13 @@ class Kernels(ReferenceKernels):
         return self.sample(chain.adjusted, state, token=token, position=position)
 
     def draw_rows(
-        self, _: object, rows: Sequence[DrawnRow], kinds: Sequence[RowKind], *, chains: bool = True
+        self, table: DrawTable, rows: Sequence[DrawnRow], kinds: Sequence[RowKind], *, chains: bool = True
     ) -> list[ReferenceJob]:
-        """Counted by the host's structures, where the device would read them."""
+        """Counted by the host's structures, where the device would read them; the table has to show these rows then."""
+        table.show(rows, kinds)
 
         def work(row: DrawnRow) -> None:
+            assert table.shown == (len(rows), *kinds)  # type: ignore[attr-defined]
             draw = CDraw.from_buffer(row.sampler.draw.numpy())
             draw.sequence += 1
             best = int(row.logits.argmax())
@@ -156,7 +158,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(captured, "launch_all", launch_all)
     monkeypatch.setattr(captured, "captured", capture)
     monkeypatch.setattr(graphs, "splits_of", lambda _spec, _device: 3)
-    monkeypatch.setattr("exlchat.ext.many_draws.DrawTable.show", lambda *_: None)
+    monkeypatch.setattr(DrawTable, "show", lambda table, rows, kinds: setattr(table, "shown", (len(rows), *kinds)))
     monkeypatch.setattr("exlchat.engine.decode.draws.ChainState", Chain)
     monkeypatch.setattr("exlchat.engine.decode.draws.SamplerState", Sampler)
 
@@ -229,13 +231,13 @@ def test_a_sequence_goes_on_alike_by_whatever_step(transformer: Transformer) -> 
 def test_rows_of_several_sequences_go_on_as_each_alone(transformer: Transformer) -> None:
     owner, sequences = opened(transformer, 3)
     wanted = [alone(owner, sequence, 4) for sequence in sequences]
-    for _ in range(2):
-        owner.begin_rows([DecodeRow(sequence, [*sequence.ids, 7], BEST) for sequence in sequences])
+    for count in (3, 2, 3):  # what was captured, too
+        owner.begin_rows([DecodeRow(sequence, [*sequence.ids, 7], BEST) for sequence in sequences[:count]])
         for _ in range(4):
             for sequence in sequences:
                 sequence.reserve(len(sequence) + 4)
             owner.launch()
-        for row, tokens in enumerate(wanted):
+        for row, tokens in enumerate(wanted[:count]):
             assert [owner.row_ring(row).read(number) for number in range(1, 5)] == [(one, DRAWN) for one in tokens]
     logits = owner.feed_each([7, 7, 7], sequences)
     assert logits.argmax(1).tolist() == [tokens[0] for tokens in wanted]

@@ -26,17 +26,6 @@ __host__ __device__ __forceinline__ int columns_of(const ExlAttention &job) {
     return job.kv_heads * ((job.heads / job.kv_heads + HEADS - 1) / HEADS);
 }
 
-// Row of the cache that holds token `at` of the sequence of a new token.
-__device__ __forceinline__ int cache_row(const ExlAttention &job, int token, int kv, unsigned at) {
-    const int *table = static_cast<const int *>(job.page_table) + (size_t)token * job.table_stride;
-    return __ldg(table + at / PAGE) * job.page_stride + kv * job.head_stride + (int)(at % PAGE);
-}
-
-// Queries, keys and values of a new token.
-template <int DIM> __device__ __forceinline__ const half *heads_of(const ExlAttention &job, int token) {
-    return static_cast<const half *>(job.qkv) + (size_t)token * (job.heads + 2 * job.kv_heads) * DIM;
-}
-
 template <int KEY, int VALUE, int DIM, int ROWS> struct Attention {
     static constexpr bool SEVERAL = ROWS > 1;
     using K = KeyPiece<KEY, DIM>;
@@ -387,34 +376,6 @@ __launch_bounds__((ROWS > EXL_MAX_ROWS ? Attention<KEY, VALUE, DIM, ROWS>::WARPS
             if (!goes_on) block.bring_places();
         }
     }
-}
-
-constexpr int STORE_WARPS = 4;
-
-// New tokens into the cache, a block for each and each key-value head.
-template <int KEY, int VALUE, int DIM>
-__global__ void __launch_bounds__(STORE_WARPS *LANES) store_tokens(const __grid_constant__ ExlAttention job) {
-    __shared__ float parts[2][DIM];
-    let_next_start();
-    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
-    const int token = blockIdx.x / job.kv_heads, kv = blockIdx.x % job.kv_heads;
-    if (token >= job.rows) {  // it only keeps its place
-        wait_for_previous();
-        return;
-    }
-    const int position = produced(static_cast<const int *>(job.position) + token);
-    const Turns<DIM> turns(job, position, lane);
-    const int at = cache_row(job, token, kv, position);
-    wait_for_previous();
-    if (warp < 2) {
-        float x[SHARE<DIM>];
-        read_new<KEY, DIM>(x, job, heads_of<DIM>(job, token), kv, warp == 1, turns, lane);
-#pragma unroll
-        for (int i = 0; i < SHARE<DIM>; i++)
-            if (i * LANES + lane < DIM) parts[warp][i * LANES + lane] = x[i];
-    }
-    __syncthreads();
-    store_token<KEY, VALUE, DIM>(job, at, parts[0], parts[1], warp, STORE_WARPS, lane);
 }
 
 }  // namespace exl

@@ -1,8 +1,9 @@
-// How the kernels of attention_kernel.cuh are launched.
+// How the kernels of attention_kernel.cuh and attention_store.cuh are launched.
 #pragma once
 #include <cuda_runtime.h>
 
 #include "attention_kernel.cuh"
+#include "attention_store.cuh"
 #include "launch.cuh"
 
 namespace exl {

@@ -16,6 +16,17 @@ constexpr float LOG2_E = 1.4426950408889634f;
 // Whether several tokens are of one sequence, and not of one each.
 __host__ __device__ __forceinline__ bool follow_each_other(const ExlAttention &job) { return job.table_stride == 0; }
 
+// Row of the cache that holds token `at` of the sequence of a new token.
+__device__ __forceinline__ int cache_row(const ExlAttention &job, int token, int kv, unsigned at) {
+    const int *table = static_cast<const int *>(job.page_table) + (size_t)token * job.table_stride;
+    return __ldg(table + at / PAGE) * job.page_stride + kv * job.head_stride + (int)(at % PAGE);
+}
+
+// Queries, keys and values of a new token.
+template <int DIM> __device__ __forceinline__ const half *heads_of(const ExlAttention &job, int token) {
+    return static_cast<const half *>(job.qkv) + (size_t)token * (job.heads + 2 * job.kv_heads) * DIM;
+}
+
 // The cached tokens that a new one sees, in pieces, and how blocks share them.
 struct Shares {
     int cached, visible_from;  // tokens
