@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 HASH_BYTES = 16
 
-KEYS_AND_VALUES = "7"
+KEYS_AND_VALUES = "8"
 """Part of every root. To be raised when the same model computes or stores other keys and values than before: with a
 change of rotary embedding, norms, rounding, codes of a kind of cache, or where heads lie in a page. Pages of older
 versions are then not found any more, and go when their room is wanted."""

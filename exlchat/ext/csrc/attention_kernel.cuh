@@ -63,28 +63,20 @@ template <int KEY, int VALUE, int DIM, int ROWS> struct Attention {
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
     // Of several tokens in shared memory: there are no registers for it.
     const std::conditional_t<SEVERAL, const WorkItem &, const WorkItem> work;
-    const Range range;
-    int kv, from, heads, first_head;  // heads of this block: from `from` on among those of key-value head kv
 
     // first_slot: where the ring begins.
     __device__ __forceinline__ Attention(const ExlAttention &job, const WorkItem &work, uint8_t *shared,
                                          int first_slot = 0)
-        : job(job), common(*reinterpret_cast<Common *>(shared)), rings(shared + sizeof(Common)),
-          work(work), range(range_of(job, work.cached, work.split, warp, warps)),
-          wanted(range.unit), to_fill(first_slot), first_slot(first_slot) {
-        const int group = job.heads / job.kv_heads, tiles = (group + HEADS - 1) / HEADS;
-        kv = work.column / tiles, from = work.column % tiles * HEADS;
-        heads = min(group - from, HEADS), first_head = kv * group + from;
-    }
+        : job(job), common(*reinterpret_cast<Common *>(shared)), rings(shared + sizeof(Common)), work(work),
+          wanted(work.begin + warp), to_fill(first_slot), first_slot(first_slot) {}
 
     __device__ __forceinline__ Part &part(int w) const { return *reinterpret_cast<Part *>(rings + w * RING); }
-    __device__ __forceinline__ bool newest() const { return work.split == 0; }  // this block has the new token
     // Where blocks of the same heads meet.
     __device__ __forceinline__ int meeting() const { return work.token * columns_of(job) + work.column; }
     __device__ __forceinline__ float *record(int split) const {
         return static_cast<float *>(job.partial) + ((size_t)meeting() * job.splits + split) * RECORD;
     }
-    __device__ __forceinline__ int row_of(unsigned at) const { return cache_row(job, work.token, kv, at); }
+    __device__ __forceinline__ int row_of(unsigned at) const { return cache_row(job, work.token, work.kv, at); }
 
     // Before the previous kernel has ended: where results go, and the first pieces. The new tokens before this one are not
     // there yet.
@@ -92,7 +84,7 @@ template <int KEY, int VALUE, int DIM, int ROWS> struct Attention {
     __device__ __forceinline__ void start() {
         bring_places();
         if constexpr (SEVERAL) {
-            ask_first(range.cached - (follow_each_other(job) ? work.token : 0));
+            ask_first(work.cached - (follow_each_other(job) ? work.token : 0));
         } else {
 #pragma unroll 1
             for (int i = 0; i < SLOTS / 2; i++) ask_keys(), ask_values();
@@ -100,55 +92,63 @@ template <int KEY, int VALUE, int DIM, int ROWS> struct Attention {
     }
     __device__ __forceinline__ void bring_places() {
         if (job.scatter)
-            for (int i = threadIdx.x; i < heads * DIM / 8; i += blockDim.x)
-                copy16(common.places + i * 8, static_cast<const uint16_t *>(job.scatter) + first_head * DIM + i * 8);
+            for (int i = threadIdx.x; i < work.heads * DIM / 8; i += blockDim.x)
+                copy16(common.places + i * 8, static_cast<const uint16_t *>(job.scatter) + work.first_head * DIM + i * 8);
     }
     // The first pieces of tokens before `end`, so many as far as they were not asked for.
     __device__ __forceinline__ void ask_first(int end, int most = FIRST) {
 #pragma unroll 1
-        for (; asked < most && (wanted >= range.end || min(wanted * UNIT + UNIT, range.cached) <= end); asked++) {
+        for (; asked < most && (wanted >= work.end || min(wanted * UNIT + UNIT, work.cached) <= end); asked++) {
             if (asked % 2 == 0) ask_keys();
             else ask_values();
         }
     }
     static __device__ __forceinline__ int after(int slot) { return slot == SLOT * (SLOTS - 1) ? 0 : slot + SLOT; }
     __device__ __forceinline__ void ask_keys() {
-        if (wanted < range.end) {
+        if (wanted < work.end) {
             row = row_of(wanted * UNIT);
-            fetch<K>(rings + warp * RING + to_fill, job.keys, job.key_scales, row, range.cached - wanted * UNIT, lane);
+            fetch<K>(rings + warp * RING + to_fill, job.keys, job.key_scales, row, work.cached - wanted * UNIT, lane);
         }
         to_fill = after(to_fill);
         end_of_copies();
     }
     __device__ __forceinline__ void ask_values() {
-        if (wanted < range.end)
-            fetch<V>(rings + warp * RING + to_fill, job.values, job.value_scales, row, range.cached - wanted * UNIT,
+        if (wanted < work.end)
+            fetch<V>(rings + warp * RING + to_fill, job.values, job.value_scales, row, work.cached - wanted * UNIT,
                      lane);
         wanted += warps;
         to_fill = after(to_fill);
         end_of_copies();
     }
 
-    // The new token's heads, a warp each, into shared memory: queries in the order of the keys' product.
+    // The new token's heads, a warp each, into shared memory: queries in the order of the keys' product. The last warp brings
+    // the value, which it asks for first.
     __device__ __forceinline__ void prepare(const Turns<DIM> &turns) {
         const half *qkv = heads_of<DIM>(job, work.token);
         const float factor = query_factor(job);
-        for (int g = warp; g < heads + 2 * newest(); g += warps) {
+        const bool brings = work.newest() && warp == warps - 1;
+        float value[SHARE<DIM>] = {};
+        if (brings) read_new<KEY, DIM>(value, job, qkv, work.kv, true, turns, lane);
+        for (int g = warp; g < work.heads + work.newest(); g += warps) {
             float x[SHARE<DIM>];
-            if (g < heads) {
-                read_head<DIM>(x, qkv + (size_t)(first_head + g) * DIM, job.query_norm, job.eps, turns, lane);
+            if (g < work.heads) {
+                read_head<DIM>(x, qkv + (size_t)(work.first_head + g) * DIM, job.query_norm, job.eps, turns, lane);
                 if constexpr (TURNED) hadamard<DIM>(x, lane);
             } else {
-                read_new<KEY, DIM>(x, job, qkv, kv, g > heads, turns, lane);
+                read_new<KEY, DIM>(x, job, qkv, work.kv, false, turns, lane);
             }
 #pragma unroll
             for (int i = 0; i < SHARE<DIM>; i++) {
                 const int d = i * LANES + lane;
                 if (d >= DIM) continue;
-                if (g < heads) common.query[g][query_place<KEY, DIM>(d)] = __float2half_rn(x[i] * factor);
-                else (g == heads ? common.key : common.value)[d] = x[i];
+                if (g < work.heads) common.query[g][query_place<KEY, DIM>(d)] = __float2half_rn(x[i] * factor);
+                else common.key[d] = x[i];
             }
         }
+        if (!brings) return;
+#pragma unroll
+        for (int i = 0; i < SHARE<DIM>; i++)
+            if (i * LANES + lane < DIM) common.value[i * LANES + lane] = value[i];
     }
 
     // What comes next, as far as the block has more, found while the first pieces of this are under way, by the warp that has
@@ -156,8 +156,12 @@ template <int KEY, int VALUE, int DIM, int ROWS> struct Attention {
     __device__ __forceinline__ void look_ahead() {
         if (warp < warps - 1 || work.left == 0) return;
         WorkItem next = work;
-        if (work.split + 1 < work.active) next.number++, next.left--, next.split++, next.done++;
-        else next = WorkItems<ROWS>(job, columns_of(job)).at(work.number + 1, work.left - 1);
+        if (work.split + 1 < work.active) {
+            next.number++, next.left--, next.split++, next.done++;
+            next.take_range(Shares(job, work.cached, warps));
+        } else {
+            next = WorkItems<ROWS>(job, columns_of(job)).at(work.number + 1, work.left - 1);
+        }
         if (lane == 0) common.items[&work == common.items] = next;
         if (next.done > 1) return;
         const char *turns = static_cast<const char *>(job.turns) + (size_t)next.cached * job.rotary_dim * 4;
@@ -167,11 +171,14 @@ template <int KEY, int VALUE, int DIM, int ROWS> struct Attention {
 
     // All pieces of this warp; its part is left in shared memory.
     __device__ __forceinline__ void walk() {
+        int lane = this->lane;
+        // Or addresses that depend on it are found before the first piece of work, and kept where there are no registers for it.
+        if constexpr (SEVERAL) asm volatile("" : "+r"(lane));
         uint32_t query[DIM / 8];
 #pragma unroll
         for (int i = 0; i < DIM / 16; i++) {
             const half *share = common.query[lane / 4] + lane % 4 * (DIM / 4);
-            const uint2 two = lane / 4 < heads ? reinterpret_cast<const uint2 *>(share)[i] : uint2{0, 0};
+            const uint2 two = lane / 4 < work.heads ? reinterpret_cast<const uint2 *>(share)[i] : uint2{0, 0};
             query[2 * i] = two.x, query[2 * i + 1] = two.y;
         }
         float mixed[DIM / 16][4] = {}, best[2] = {EMPTY, EMPTY}, sum[2] = {};
@@ -184,13 +191,13 @@ template <int KEY, int VALUE, int DIM, int ROWS> struct Attention {
             return piece;
         };
 #pragma unroll 1
-        for (int unit = range.unit; unit < range.end; unit += warps) {
+        for (int unit = work.begin + warp; unit < work.end; unit += warps) {
             float score[4] = {};
             uint32_t weights[2];
             const uint8_t *keys = oldest();
             ask_keys();
             multiply_keys<KEY, DIM>(keys, query, score, lane);
-            soften(job, range, unit, score, weights, mixed, best, sum, lane);
+            soften(job, work, unit, score, weights, mixed, best, sum, lane);
             const uint8_t *values = oldest();
             ask_values();
             add_values<VALUE, DIM>(values, weights, mixed, lane);
@@ -202,7 +209,7 @@ template <int KEY, int VALUE, int DIM, int ROWS> struct Attention {
 #pragma unroll
             for (int step = 4; step < LANES; step *= 2) sum[e] += __shfl_xor_sync(~0u, sum[e], step);
             if (lane < 4) part(warp).best[lane * 2 + e] = best[e], part(warp).sum[lane * 2 + e] = sum[e];
-            if (lane % 4 * 2 + e >= heads) continue;
+            if (lane % 4 * 2 + e >= work.heads) continue;
 #pragma unroll
             for (int m = 0; m < DIM / 16; m++)
                 *reinterpret_cast<float2 *>(
@@ -213,43 +220,53 @@ template <int KEY, int VALUE, int DIM, int ROWS> struct Attention {
 
     // The new token into the cache, by the warps that have no head to merge.
     __device__ __forceinline__ void store_newest() {
-        const int others = warps > heads ? warps - heads : warps, mine = warps > heads ? warp - heads : warp;
-        if ((SEVERAL && follow_each_other(job)) || !newest() || from > 0 || mine < 0) return;
-        store_token<KEY, VALUE, DIM>(job, row_of(range.cached), common.key, common.value, mine, others, lane);
+        const int merging = warps > work.heads ? work.heads : 0, others = warps - merging, mine = warp - merging;
+        if ((SEVERAL && follow_each_other(job)) || !work.newest() || work.from > 0 || mine < 0) return;
+        store_token<KEY, VALUE, DIM>(job, row_of(work.cached), common.key, common.value, mine, others, lane);
     }
 
-    // The warps' parts and the new token: the finished head, or this range's record.
+    // The warps' parts and the new token: the finished head, or this range's record. A lane weighs each warp.
     __device__ __forceinline__ void merge_warps(int g) {
-        float product = EMPTY, x[SHARE<DIM>] = {}, total = 0.f;
-        if (newest()) {
+        float x[SHARE<DIM>] = {}, product = EMPTY;
+        const bool used = lane < work.used(warps);
+        const float best = used ? part(lane).best[g] : EMPTY, sum = used ? part(lane).sum[g] : 0.f;
+        if (work.newest()) {
             product = 0.f;
 #pragma unroll
             for (int i = 0; i < SHARE<DIM>; i++) {
                 const int d = i * LANES + lane;
-                if (d < DIM) product += __half2float(common.query[g][query_place<KEY, DIM>(d)]) * common.key[d];
+                if (d >= DIM) continue;
+                product += __half2float(common.query[g][query_place<KEY, DIM>(d)]) * common.key[d];
+                x[i] = common.value[d];
             }
             product = warp_sum(product);
             if (job.softcap > 0.f) product = capped(job, product);
         }
-        float top = product;
-        for (int w = 0; w < range.used; w++) top = fmaxf(top, part(w).best[g]);
-        if (job.sinks && newest()) {
-            const float sink = __ldg(static_cast<const float *>(job.sinks) + first_head + g) * LOG2_E;
+        float top = fmaxf(best, product), total = 0.f;
+#pragma unroll
+        for (int step = 1; step < MOST_WARPS; step *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
+        top = __shfl_sync(~0u, top, 0);
+        if (job.sinks && work.newest()) {
+            const float sink = __ldg(static_cast<const float *>(job.sinks) + work.first_head + g) * LOG2_E;
             top = fmaxf(top, sink);
             total = power_of_two(sink - top);
         }
-#pragma unroll 2
-        for (int w = 0; w < range.used + newest(); w++) {
-            const bool token = w == range.used;
-            const float weight = power_of_two((token ? product : part(w).best[g]) - top);
-            const float *values = token ? common.value : part(w).mixed[g];
-            total += weight * (token ? 1.f : part(w).sum[g]);
+        const float weight = power_of_two(best - top), of_token = power_of_two(product - top);
+        float sums = weight * sum;
+#pragma unroll
+        for (int step = 1; step < MOST_WARPS; step *= 2) sums += __shfl_xor_sync(~0u, sums, step);
+        total += __shfl_sync(~0u, sums, 0) + of_token;
+#pragma unroll
+        for (int i = 0; i < SHARE<DIM>; i++) x[i] *= of_token;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            const float of_warp = __shfl_sync(~0u, weight, w);
 #pragma unroll
             for (int i = 0; i < SHARE<DIM>; i++)
-                if (i * LANES + lane < DIM) x[i] += weight * values[i * LANES + lane];
+                x[i] += w < work.used(warps) && i * LANES + lane < DIM ? of_warp * part(w).mixed[g][i * LANES + lane] : 0.f;
         }
-        if (range.active == 1) {
-            write_head<DIM, TURNED>(job, x, total, work.token, first_head + g, common.places + g * DIM, lane);
+        if (work.active == 1) {
+            write_head<DIM, TURNED>(job, x, total, work.token, work.first_head + g, common.places + g * DIM, lane);
         } else {
             float *to = record(work.split);
 #pragma unroll
@@ -262,21 +279,21 @@ template <int KEY, int VALUE, int DIM, int ROWS> struct Attention {
     // The records of all ranges, in the last block. All threads read: four elements of a head each, from every
     // `shares`th range.
     __device__ __forceinline__ void merge_ranges() {
-        const int items = heads * (DIM / 4), shares = min(max((int)blockDim.x / items, 1), warps);
+        const int items = work.heads * (DIM / 4), shares = min(max((int)blockDim.x / items, 1), warps);
         for (int i = threadIdx.x; i < items * shares; i += blockDim.x) {
             const int share = i / items, g = i % items / (DIM / 4), d = i % (DIM / 4) * 4;
             float4 mix = {};
             float top = EMPTY, total = 0.f;
-            for (int first = share; first < range.active; first += AT_ONCE * shares) {
+            for (int first = share; first < work.active; first += AT_ONCE * shares) {
                 float4 values[AT_ONCE];
                 float2 stats[AT_ONCE];
                 float better = top;
 #pragma unroll
                 for (int n = 0; n < AT_ONCE; n++) {
-                    const float *from = record(min(first + n * shares, range.active - 1));
+                    const float *from = record(min(first + n * shares, work.active - 1));
                     values[n] = __ldcg(reinterpret_cast<const float4 *>(from + g * DIM + d));
                     stats[n] = __ldcg(reinterpret_cast<const float2 *>(from + HEADS * DIM + g * 2));
-                    if (first + n * shares >= range.active) stats[n].x = EMPTY;
+                    if (first + n * shares >= work.active) stats[n].x = EMPTY;
                     better = fmaxf(better, stats[n].x);
                 }
                 const float keep = power_of_two(top - better);
@@ -294,7 +311,7 @@ template <int KEY, int VALUE, int DIM, int ROWS> struct Attention {
             if (d == 0) part(share).best[g] = top, part(share).sum[g] = total;
         }
         __syncthreads();
-        for (int g = warp; g < heads; g += warps) {
+        for (int g = warp; g < work.heads; g += warps) {
             float x[SHARE<DIM>] = {}, top = EMPTY, total = 0.f;
             for (int share = 0; share < shares; share++) top = fmaxf(top, part(share).best[g]);
             for (int share = 0; share < shares; share++) {
@@ -304,7 +321,7 @@ template <int KEY, int VALUE, int DIM, int ROWS> struct Attention {
                 for (int i = 0; i < SHARE<DIM>; i++)
                     if (i * LANES + lane < DIM) x[i] += weight * part(share).mixed[g][i * LANES + lane];
             }
-            write_head<DIM, TURNED>(job, x, total, work.token, first_head + g, common.places + g * DIM, lane);
+            write_head<DIM, TURNED>(job, x, total, work.token, work.first_head + g, common.places + g * DIM, lane);
         }
     }
 };
@@ -314,11 +331,11 @@ template <class Attention> __device__ __forceinline__ void merge(Attention &bloc
     const ExlAttention &job = block.job;
     __syncthreads();
     block.store_newest();
-    for (int g = block.warp; g < block.heads; g += block.warps) block.merge_warps(g);
-    if (block.range.active == 1 || goes_on) return;
+    for (int g = block.warp; g < block.work.heads; g += block.warps) block.merge_warps(g);
+    if (block.work.active == 1 || goes_on) return;
     __syncthreads();
     if (threadIdx.x == 0)
-        last = arrive(static_cast<unsigned *>(job.tickets) + block.meeting(), block.work.done, block.range.active);
+        last = arrive(static_cast<unsigned *>(job.tickets) + block.meeting(), block.work.done, block.work.active);
     __syncthreads();
     if (last) block.merge_ranges();
 }
@@ -351,7 +368,7 @@ __launch_bounds__((ROWS > EXL_MAX_ROWS ? Attention<KEY, VALUE, DIM, ROWS>::WARPS
         if (threadIdx.x % LANES == 0) items[0] = first;  // by every warp for itself
         __syncwarp();
         A block(job, items[0], shared);
-        Turns<DIM> turns(job, block.work.cached, block.lane);
+        Turns<DIM> turns(job, first.cached, block.lane);
         block.start();
         wait_for_previous();
 #pragma unroll 1
@@ -365,15 +382,15 @@ __launch_bounds__((ROWS > EXL_MAX_ROWS ? Attention<KEY, VALUE, DIM, ROWS>::WARPS
             const bool more = block.work.left > 0;
             A next(job, more ? item : block.work, shared, A::BEHIND % A::RING);
             const bool goes_on = next.work.done > 1 && more;
-            if (more) {
-                if (!goes_on) turns = Turns<DIM>(job, next.work.cached, next.lane);
-                next.ask_first(next.work.cached, A::EARLY);
-            }
+            if (more) next.ask_first(next.work.cached, A::EARLY);
             merge(block, last, goes_on);
             if (!more) return;
             __syncthreads();
             new (&block) A(next);
-            if (!goes_on) block.bring_places();
+            if (!goes_on) {
+                turns = Turns<DIM>(job, block.work.cached, block.lane);
+                block.bring_places();
+            }
         }
     }
 }

@@ -27,55 +27,63 @@ template <int DIM> __device__ __forceinline__ const half *heads_of(const ExlAtte
     return static_cast<const half *>(job.qkv) + (size_t)token * (job.heads + 2 * job.kv_heads) * DIM;
 }
 
-// The cached tokens that a new one sees, in pieces, and how blocks share them.
-struct Shares {
-    int cached, visible_from;  // tokens
-    int begin, end;            // pieces
-    int each, active;          // pieces of a block, and blocks that share a head
+// Of numbers below 2^20, exactly: half of one is more than the quotient of floats is off by. A division of integers takes four
+// times the instructions.
+__device__ __forceinline__ int divided(int number, int by) { return (int)__fdividef(number + 0.5f, (float)by); }
 
-    __device__ __forceinline__ Shares(const ExlAttention &job, int cached, int warps) : cached(cached) {
+// The cached tokens that a new one sees, in pieces, and how many ranges blocks make of them, even to one piece. From three
+// on they are a multiple of four: 8 heads of 4 or 8 tokens are then nearly as many for each of 132 multiprocessors (an 8B's
+// step behind 2,048 tokens, 8 rows: 3.17 -> 3.03 ms, one: 1.64 -> 1.63).
+struct Shares {
+    int visible_from;  // tokens
+    int begin, units;  // pieces: the first, and how many
+    int active;        // ranges
+
+    __device__ __forceinline__ Shares(const ExlAttention &job, int cached, int warps) {
         visible_from = job.window > 0 ? max(cached + 1 - job.window, 0) : 0;
-        begin = visible_from / UNIT, end = visible_from < cached ? (cached + UNIT - 1) / UNIT : begin;
-        const int units = end - begin;
-        each = units;
-        const int least = max(max((units + job.splits - 1) / job.splits, PIECES * warps), job.least / UNIT);
-        if (units > least) each = (least + warps - 1) / warps * warps;
-        active = max((units + each - 1) / max(each, 1), 1);
+        begin = visible_from / UNIT;
+        units = visible_from < cached ? (cached + UNIT - 1) / UNIT - begin : 0;
+        const int full = PIECES * warps;
+        active = divided(units + full - 1, full);
+        if (active > 2) active = (active + 3) & ~3;
+        if (job.least > 0) active = min(active, units * UNIT / job.least);
+        active = max(min(active, job.splits), 1);
     }
 };
-
-// What a warp has to do.
-struct Range {
-    int cached, visible_from;  // tokens
-    int unit, end;             // pieces: from unit to end in steps of all warps
-    int used;                  // warps of the block that have any
-    int active;                // blocks that share the head
-};
-
-__device__ __forceinline__ Range range_of(const ExlAttention &job, int cached, int split, int warp, int warps) {
-    const Shares shares(job, cached, warps);
-    const int first = shares.begin + split * shares.each;
-    Range r;
-    r.cached = shares.cached, r.visible_from = shares.visible_from, r.active = shares.active;
-    r.unit = first + warp;
-    r.end = min(first + shares.each, shares.end);
-    r.used = min(warps, r.end - first);
-    return r;
-}
 
 // A piece of work: queries of a new token, which has so many before it, and which range of them.
 struct WorkItem {
     int column, token, split, cached;
-    int active;        // ranges of the head
-    int done;          // of those by this block, with this one
-    int number, left;  // among all pieces; pieces that the block has behind this one
+    int active;            // ranges of the head
+    int done;              // of those by this block, with this one
+    int number, left;      // among all pieces of work; those that the block has behind this one
+    int visible_from;      // tokens
+    int begin, end;        // pieces of this range
+    int kv, from;          // `heads` of key-value head kv, from `from` on among those that it has
+    int heads, first_head;
+
+    __device__ __forceinline__ void take_range(const Shares &shares) {
+        const int each = divided(shares.units, active), rest = shares.units - each * active;
+        visible_from = shares.visible_from;
+        begin = shares.begin + split * each + min(split, rest), end = begin + each + (split < rest);
+    }
+    __device__ __forceinline__ void take_heads(const ExlAttention &job) {
+        const int group = divided(job.heads, job.kv_heads), tiles = (group + HEADS - 1) / HEADS;
+        kv = divided(column, tiles), from = (column - kv * tiles) * HEADS;
+        heads = min(group - from, HEADS), first_head = kv * group + from;
+    }
+    __device__ __forceinline__ bool newest() const { return split == 0; }  // it has the new token
+    __device__ __forceinline__ int used(int warps) const { return min(warps, end - begin); }  // warps that have pieces
 };
 
 // Of one token a block has one.
 __device__ __forceinline__ WorkItem only_item(const ExlAttention &job, int columns) {
     const int cached = produced(static_cast<const int *>(job.position));
-    const int active = Shares(job, cached, blockDim.x / LANES).active;
-    return {(int)blockIdx.x % columns, 0, (int)blockIdx.x / columns, cached, active, 1};
+    const Shares shares(job, cached, blockDim.x / LANES);
+    const int split = divided(blockIdx.x, columns);
+    WorkItem work = {(int)blockIdx.x - split * columns, 0, split, cached, shares.active, 1};
+    work.take_range(shares), work.take_heads(job);
+    return work;
 }
 
 // The pieces of work of several tokens, ranges of a head one behind the other. All blocks have as many of them, to one more or
@@ -83,13 +91,14 @@ __device__ __forceinline__ WorkItem only_item(const ExlAttention &job, int colum
 // queries again and without meeting anybody (eight rows behind 2,048 tokens: a step of an 8B 3.57 -> 3.04 ms on an H200, and
 // with what attention_kernel.cuh says of alignment).
 template <int ROWS> class WorkItems {
-    static constexpr int EACH = (ROWS + LANES - 1) / LANES;
+    static constexpr int EACH = (ROWS + LANES - 1) / LANES, OF = ROWS < LANES ? ROWS : LANES;  // lanes that have tokens
+    const ExlAttention &job;
     int rows, columns, total = 0;
     int cached[EACH], active[EACH], through[EACH];  // of a lane's tokens; through: pieces up to and of each
 
   public:
     // By whole warps. All positions are asked for at once, for they are what everything else waits for.
-    __device__ __forceinline__ WorkItems(const ExlAttention &job, int columns) : rows(job.rows), columns(columns) {
+    __device__ __forceinline__ WorkItems(const ExlAttention &job, int columns) : job(job), rows(job.rows), columns(columns) {
         const int *positions = static_cast<const int *>(job.position);
         const int lane = threadIdx.x % LANES;
 #pragma unroll
@@ -101,18 +110,18 @@ template <int ROWS> class WorkItems {
             active[i] = i * LANES + lane < rows ? Shares(job, cached[i], blockDim.x / LANES).active : 0;
             through[i] = active[i] * columns;
 #pragma unroll
-            for (int d = 1; d < LANES; d *= 2) {
+            for (int d = 1; d < OF; d *= 2) {
                 const int others = __shfl_up_sync(~0u, through[i], d);
                 if (lane >= d) through[i] += others;
             }
             through[i] += total;
-            total = __shfl_sync(~0u, through[i], LANES - 1);
+            total = __shfl_sync(~0u, through[i], OF - 1);
         }
     }
     // The first one of this block; where it has none `left` is negative. The first blocks, which begin before the others, have
     // one more.
     __device__ __forceinline__ WorkItem first() const {
-        const int block = blockIdx.x, blocks = gridDim.x, each = total / blocks, rest = total - each * blocks;
+        const int block = blockIdx.x, blocks = gridDim.x, each = divided(total, blocks), rest = total - each * blocks;
         return at(block * each + min(block, rest), each + (block < rest) - 1);
     }
     __device__ __forceinline__ WorkItem at(int number, int left) const {
@@ -120,13 +129,14 @@ template <int ROWS> class WorkItems {
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             if (i * LANES >= rows || work.token < rows) break;
-            const int lane = __popc(__ballot_sync(~0u, through[i] <= number));
-            if (lane == LANES) continue;
+            const int lane = __popc(__ballot_sync(~0u, through[i] <= number && threadIdx.x % LANES < OF));
+            if (lane == OF) continue;
             work.token = i * LANES + lane, work.cached = __shfl_sync(~0u, cached[i], lane);
             work.active = __shfl_sync(~0u, active[i], lane);
             const int of_token = number - __shfl_sync(~0u, through[i], lane) + work.active * columns;
-            work.column = of_token / work.active, work.split = of_token % work.active;
+            work.column = divided(of_token, work.active), work.split = of_token - work.column * work.active;
         }
+        work.take_range(Shares(job, work.cached, blockDim.x / LANES)), work.take_heads(job);
         return work;
     }
 };
@@ -239,18 +249,18 @@ template <class Job> __device__ __forceinline__ float capped(const Job &job, flo
 
 // Scores of a piece -> weights against the best so far, which the mixture and the sum follow. Of both heads of a lane.
 template <int TILES>
-__device__ __forceinline__ void soften(const ExlAttention &job, const Range &range, int unit, float (&score)[4],
+__device__ __forceinline__ void soften(const ExlAttention &job, const WorkItem &work, int unit, float (&score)[4],
                                        uint32_t (&weights)[2], float (&mixed)[TILES][4], float (&best)[2],
                                        float (&sum)[2], int lane) {
     const int token = unit * UNIT;
     if (job.softcap > 0.f)
 #pragma unroll
         for (int i = 0; i < 4; i++) score[i] = capped(job, score[i]);
-    if (token < range.visible_from || token + UNIT > range.cached)
+    if (token < work.visible_from || token + UNIT > work.cached)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int t = token + i / 2 * 8 + lane / 4;
-            if (t < range.visible_from || t >= range.cached) score[i] = EMPTY;
+            if (t < work.visible_from || t >= work.cached) score[i] = EMPTY;
         }
     float top[2] = {fmaxf(best[0], fmaxf(score[0], score[2])), fmaxf(best[1], fmaxf(score[1], score[3]))};
 #pragma unroll
