@@ -123,6 +123,10 @@ class _GivenTokens:
         """See `TokenSource`."""
         self._source.go_on()
 
+    def stands_by(self) -> bool:
+        """See `TokenSource`."""
+        return self._source.stands_by()
+
     def close(self) -> None:
         """See `TokenSource`."""
         self._source.close()
@@ -176,12 +180,12 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(typed.tokenizer / "tokenizer.json"))
     limit = copy_bandwidth()
     kernels = Kernels(compiled_library())
-    transformer, sequence = open_model(typed.shape, typed.mix, "fp16", ROOM, kernels)
+    transformer, (sequence,) = open_model(typed.shape, typed.mix, "fp16", ROOM, kernels)
     sequence.close()
     given = Given(transformer, sequence, kernels)
-    small = open_model(typed.draft_shape, typed.mix, "fp16", ROOM, kernels)
-    small[1].close()
-    drafting = ModelDrafter(Runner(small[0], DecodeGraphs(small[0], small[1].cache, kernels)), small[1])
+    small, (drafted,) = open_model(typed.draft_shape, typed.mix, "fp16", ROOM, kernels)
+    drafted.close()
+    drafting = ModelDrafter(Runner(small, DecodeGraphs(small, drafted.cache, kernels)), drafted)
     print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, copy bandwidth {limit / 1e12:.2f} TB/s")
     print(f"{typed.shape}, {typed.mix}; draft model {typed.draft_shape}\n")
     print("| answer | tokens | guesses | right | tok/s without | tok/s with | times |\n|:--|--:|--:|--:|--:|--:|--:|")
@@ -197,7 +201,7 @@ def main() -> None:
     )
     cases.append(("new text, n-gram", prompt, answer, NgramDrafter))
     for rate in (0.5, 0.7, 0.8, 0.9):
-        drafter = partial(RightAtRate, drafting, small[1], [*prompt, *answer], rate)
+        drafter = partial(RightAtRate, drafting, drafted, [*prompt, *answer], rate)
         cases.append((f"draft model, right at {rate:.0%}", prompt, answer, drafter))
     for case in cases:
         if typed.only in case[0]:

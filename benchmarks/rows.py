@@ -2,9 +2,10 @@
 
     python -m benchmarks.rows [--shape llama-8b] [--mix 4.1bpw] [--cached 128,2048,8192] [--kv-cache fp16]
 
-Replays of the graph of 1 to 8 rows, without the choice of tokens; then the same as drafting calls it, from ids on the
-host to the best ids on the host; and what the first call of each number of rows costs, which captures it. GB/s counts
-the bytes that a single step reads for every row: what single steps would need to be as fast.
+Replays of the graph of 1 to 8 rows, without the choice of tokens, of one sequence and of a sequence each, with
+keys and values of its own; then the same as drafting calls it, from ids on the host to the best ids on the host; and
+what the first call of each number of rows costs, which captures it. GB/s counts the bytes that a single step reads for
+every row: what single steps would need to be as fast.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from exlchat.engine.bench.shapes import named_shape
 from exlchat.engine.decode.captured import launch_all
 from exlchat.engine.decode.graphs import DecodeGraphs
 from exlchat.engine.decode.over_cards import splits_of
-from exlchat.engine.decode.plan import DecodePlan
+from exlchat.engine.decode.plan import DecodePlan, Tables
 from exlchat.engine.formats.layers import LayerLoader
 from exlchat.engine.kv.cache import KVCache
 from exlchat.engine.kv.sequence import KVSequence
+from exlchat.engine.kv.sizes import pages_of
 from exlchat.engine.layers.assembly import load_transformer
 from exlchat.engine.layers.transformer import Transformer
 from exlchat.engine.model.architecture import read_spec
@@ -53,46 +55,62 @@ def main() -> None:
     limit = copy_bandwidth()
     with tempfile.TemporaryDirectory() as folder:
         kernels = Kernels(open_library(ensure_library(Path(folder)), FUNCTIONS))
-    transformer, sequence = open_model(typed.shape, typed.mix, typed.kv_cache, max(contexts) + MAX_ROWS, kernels)
-    lines = table(transformer, sequence, kernels, contexts)
+    length = max(contexts) + MAX_ROWS
+    transformer, sequences = open_model(typed.shape, typed.mix, typed.kv_cache, length, kernels, sequences=MAX_ROWS)
+    lines = table(transformer, sequences, kernels, contexts)
     print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, copy bandwidth {limit / 1e12:.2f} TB/s")
     print(f"{typed.shape}, {typed.mix}, cache {typed.kv_cache}\n")
     print("\n".join(lines))
 
 
-def open_model(shape: str, mix: str, kind: str, length: int, kernels: Kernels) -> tuple[Transformer, KVSequence]:
-    """A random model, and a sequence of zeros that has room for so many tokens."""
+def open_model(
+    shape: str, mix: str, kind: str, length: int, kernels: Kernels, *, sequences: int = 1
+) -> tuple[Transformer, list[KVSequence]]:
+    """A random model, and sequences of zeros that have room for so many tokens each."""
     checkpoint = RandomCheckpoint(named_shape(shape), parse_mix(mix), device="cuda")
     spec = read_spec(checkpoint.config, "config.json")
     transformer = load_transformer(spec, LayerLoader(checkpoint, DEVICE, torch.float16, kernels), True, lambda: None)
-    # Another page for the step itself, which is warmed up.
-    sequence = KVSequence(KVCache(spec, kind, torch.float16, DEVICE, length, tokens=length + 2 * PAGE_TOKENS))
-    sequence.reserve(length)
-    return transformer, sequence
+    # Two more pages for the step itself, which is warmed up.
+    pages = sequences * pages_of(length) + 2
+    cache = KVCache(spec, kind, torch.float16, DEVICE, length, tokens=pages * PAGE_TOKENS)
+    opened = [KVSequence(cache) for _ in range(sequences)]
+    for sequence in opened:
+        sequence.reserve(length)
+    return transformer, opened
 
 
 @torch.inference_mode()
-def table(transformer: Transformer, sequence: KVSequence, kernels: Kernels, contexts: Sequence[int]) -> list[str]:
-    """The lines: a row for each number of tokens, two columns for each context."""
-    chain = DecodePlan(transformer, sequence.cache, kernels, splits=splits_of(transformer.spec, DEVICE), rows=MAX_ROWS)
-    chain.tables.show(sequence.cache.tables, [sequence.row])
-    replays: dict[int, list[float]] = {}
-    for rows in range(1, MAX_ROWS + 1):
-        jobs = chain.jobs(rows)
-        launch_all(jobs, dependent=False)  # CUDA loads kernels when they are first launched, not in a capture
-        for cached in contexts:
-            chain.position.copy_(torch.arange(cached, cached + MAX_ROWS))
-            replays.setdefault(rows, []).append(graph_seconds(jobs, dependent=True))
-    calls, captures = called(DecodeGraphs(transformer, sequence.cache, kernels), sequence, contexts[0])
-    names = " | ".join(f"us at {cached:,} | x one" for cached in contexts)
+def table(
+    transformer: Transformer, sequences: Sequence[KVSequence], kernels: Kernels, contexts: Sequence[int]
+) -> list[str]:
+    """The lines: a row for each number of tokens, three columns for each context."""
+    cache = sequences[0].cache
+    chain = DecodePlan(transformer, cache, kernels, splits=splits_of(transformer.spec, DEVICE), rows=MAX_ROWS)
+    replays: dict[Tables, dict[int, list[float]]] = {"shared": {}, "own": {}}
+    for tables, of_rows in replays.items():
+        own = tables == "own"
+        chain.tables.show(cache.tables, [sequence.row for sequence in (sequences if own else sequences[:1])])
+        for rows in range(1, MAX_ROWS + 1):
+            jobs = chain.jobs(rows, tables)
+            launch_all(jobs, dependent=False)  # CUDA loads kernels when they are first launched, not in a capture
+            for cached in contexts:
+                chain.position.copy_(torch.full((MAX_ROWS,), cached) + (0 if own else torch.arange(MAX_ROWS)))
+                of_rows.setdefault(rows, []).append(graph_seconds(jobs, dependent=True))
+    calls, captures = called(DecodeGraphs(transformer, cache, kernels), sequences[0], contexts[0])
+    names = " | ".join(f"us at {cached:,} | x one | a sequence each" for cached in contexts)
     head = [f"| rows | {names} | GB/s at {contexts[0]:,} | call, us | first call, ms | memory, MB |"]
-    lines = [*head, "|--:" * (2 * len(contexts) + 5) + "|"]
-    for rows, seconds in replays.items():
-        cells = [f"{s * 1e6:.0f} | {s / one:.2f}" for s, one in zip(seconds, replays[1], strict=True)]
+    lines = [*head, "|--:" * (3 * len(contexts) + 5) + "|"]
+    one = replays["shared"][1]
+    for rows, seconds in replays["shared"].items():
+        each = replays["own"][rows]
+        cells = [
+            f"{s * 1e6:.0f} | {s / alone:.2f} | {apart * 1e6:.0f}"
+            for s, alone, apart in zip(seconds, one, each, strict=True)
+        ]
         rate = transformer.bytes_per_token * rows / seconds[0] / 1e9
         capture, memory = captures[rows]
-        own = f"{rate:,.0f} | {calls[rows] * 1e6:.0f} | {capture * 1e3:.0f} | {memory / 1e6:.1f}"
-        lines.append(f"| {rows} | {' | '.join(cells)} | {own} |")
+        calling = f"{rate:,.0f} | {calls[rows] * 1e6:.0f} | {capture * 1e3:.0f} | {memory / 1e6:.1f}"
+        lines.append(f"| {rows} | {' | '.join(cells)} | {calling} |")
     return lines
 
 
