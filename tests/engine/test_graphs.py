@@ -62,13 +62,13 @@ class Kernels(ReferenceKernels):
         return self.sample(chain.adjusted, state, token=token, position=position)
 
     def draw_rows(
-        self, table: DrawTable, rows: Sequence[DrawnRow], kinds: Sequence[RowKind], *, chains: bool = True
+        self, table: Table, rows: Sequence[DrawnRow], kinds: Sequence[RowKind], *, chains: bool = True
     ) -> list[ReferenceJob]:
         """Counted by the host's structures, where the device would read them; the table has to show these rows then."""
         table.show(rows, kinds)
 
         def work(row: DrawnRow) -> None:
-            assert table.shown == (len(rows), *kinds)  # type: ignore[attr-defined]
+            assert table.shown == (len(rows), *kinds)
             draw = CDraw.from_buffer(row.sampler.draw.numpy())
             draw.sequence += 1
             best = int(row.logits.argmax())
@@ -80,6 +80,15 @@ class Kernels(ReferenceKernels):
         return [
             ReferenceJob(partial(work, row)) for row, kind in zip(rows, kinds, strict=True) if kind not in left_alone
         ]
+
+
+class Table(DrawTable):
+    """Knows how many rows it shows, and of which kinds."""
+
+    shown: tuple[int | RowKind, ...] = ()
+
+    def show(self, rows: Sequence[DrawnRow], kinds: Sequence[RowKind]) -> None:
+        self.shown = len(rows), *kinds
 
 
 class Chain:
@@ -158,7 +167,8 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(captured, "launch_all", launch_all)
     monkeypatch.setattr(captured, "captured", capture)
     monkeypatch.setattr(graphs, "splits_of", lambda _spec, _device: 3)
-    monkeypatch.setattr(DrawTable, "show", lambda table, rows, kinds: setattr(table, "shown", (len(rows), *kinds)))
+    for module in ("draws", "step_lists"):
+        monkeypatch.setattr(f"exlchat.engine.decode.{module}.DrawTable", Table)
     monkeypatch.setattr("exlchat.engine.decode.draws.ChainState", Chain)
     monkeypatch.setattr("exlchat.engine.decode.draws.SamplerState", Sampler)
 
